@@ -1,0 +1,1 @@
+"""The only modules that import optional back-ends; each is loaded by the config that needs it."""

@@ -1,0 +1,32 @@
+"""The environment variables levanter reads, in one table.
+
+Nothing else in the package touches ``os.environ``.
+"""
+
+import os
+from typing import NamedTuple
+
+
+class EnvVar(NamedTuple):
+    """One environment variable: its name, type, default and meaning."""
+
+    name: str
+    type: str
+    default: str
+    meaning: str
+
+
+ENVIRONMENT: tuple[EnvVar, ...] = (
+    EnvVar("RUN_ID", "str", "", "Run id when `trainer.id` is not set; part of every checkpoint path."),
+    EnvVar("LEVANTER_CONFIG_DIR", "path", "", "Folder searched for configuration names that are not paths."),
+)
+
+
+def run_id_from_environment() -> str | None:
+    """Return ``RUN_ID``, or None when it is unset or empty."""
+    return os.environ.get("RUN_ID") or None
+
+
+def config_dir_from_environment() -> str | None:
+    """Return ``LEVANTER_CONFIG_DIR``, or None when it is unset or empty."""
+    return os.environ.get("LEVANTER_CONFIG_DIR") or None

@@ -1,0 +1,109 @@
+"""Names for the leaves of a model or optimizer state.
+
+A checkpoint key, a weight-decay rule and a watched norm all need the same answer to one question: what is this array
+called? The answer is the dotted attribute path from the root, with list indices as numbers and the NamedArray wrapper
+left out: ``transformer.layers.stacked.self_attn.q_proj.weight``.
+"""
+
+import dataclasses
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from haliax import NamedArray
+
+
+def is_named(node: Any) -> bool:
+    """Tell whether ``node`` is a NamedArray; used as ``is_leaf`` so that names stay attached."""
+    return isinstance(node, NamedArray)
+
+
+def path_name(key_path: tuple[Any, ...], separator: str = ".") -> str:
+    """Join a JAX key path into one name.
+
+    Example:
+        >>> path_name((jax.tree_util.DictKey("a"), jax.tree_util.SequenceKey(3)))
+        'a.3'
+    """
+    return separator.join(_key_text(key) for key in key_path)
+
+
+def named_leaves(tree: Any, separator: str = ".") -> list[tuple[str, Any]]:
+    """List ``(name, leaf)`` in flattening order; NamedArray leaves stay NamedArrays, None is skipped."""
+    flat, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_named)
+    return [(path_name(path, separator), leaf) for path, leaf in flat if raw_array(leaf) is not None]
+
+
+def raw_array(leaf: Any) -> Any:
+    """The array inside a NamedArray, or the leaf itself."""
+    return leaf.array if isinstance(leaf, NamedArray) else leaf
+
+
+def map_named(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:
+    """Map ``fn(name, leaf, *others)`` over a tree whose NamedArrays count as leaves."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf, *others: fn(path_name(path), leaf, *others), tree, *rest, is_leaf=is_named
+    )
+
+
+def owner_classes(tree: Any) -> dict[str, str]:
+    """Map each leaf name to ``OuterClass.OwnerClass.field``: the class names met on the way down.
+
+    Only dataclasses (equinox modules among them), lists, tuples and mappings are opened.
+    """
+    found: dict[str, str] = {}
+
+    def visit(node: Any, name: str, classes: str) -> None:
+        if isinstance(node, NamedArray) or node is None:
+            found[name] = classes
+        elif dataclasses.is_dataclass(node) and not isinstance(node, type):
+            here = f"{classes}.{type(node).__name__}" if classes else type(node).__name__
+            for field in dataclasses.fields(node):
+                visit(getattr(node, field.name, None), _join(name, field.name), f"{here}.{field.name}")
+        elif isinstance(node, dict):
+            for key, value in node.items():
+                visit(value, _join(name, str(key)), classes)
+        elif isinstance(node, list | tuple):
+            for index, value in enumerate(node):
+                visit(value, _join(name, str(index)), classes)
+        else:
+            found[name] = classes
+
+    visit(tree, "", "")
+    return found
+
+
+def tree_digest(tree: Any) -> str:
+    """SHA-256 over names, dtypes, shapes and bytes of every array leaf; equal trees give equal digests.
+
+    Returns:
+        64 hexadecimal digits.
+
+    Example:
+        >>> tree_digest({"w": np.zeros(2, np.float32)}) == tree_digest({"w": np.zeros(2, np.float32)})
+        True
+    """
+    digest = hashlib.sha256()
+    for name, leaf in named_leaves(tree):
+        value = raw_array(leaf)
+        if isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+            value = jax.random.key_data(value)
+        if not isinstance(value, jax.Array | np.ndarray | np.generic | int | float):
+            continue
+        host = np.ascontiguousarray(np.asarray(value))
+        digest.update(f"{name}|{host.dtype.name}|{host.shape}|".encode())
+        digest.update(host.view(np.uint8).data if host.ndim else host.tobytes())
+    return digest.hexdigest()
+
+
+def _join(name: str, part: str) -> str:
+    return f"{name}.{part}" if name else part
+
+
+def _key_text(key: Any) -> str:
+    for attribute in ("name", "idx", "key"):
+        if hasattr(key, attribute):
+            return str(getattr(key, attribute))
+    return str(key)
