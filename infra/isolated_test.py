@@ -266,7 +266,7 @@ def run_pytest(scratch: Path, package: Package, arguments: Sequence[str], stdout
     return subprocess.run(command, cwd=folder, env=clean_environment(binaries), check=False, stdout=stdout).returncode
 
 
-def test_alone(
+def check_alone(
     package: Package,
     packages: Mapping[str, Package],
     uv: str,
@@ -357,7 +357,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with (ROOT / "dist" / ".alone.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for name in chosen:
-            outcome = test_alone(
+            outcome = check_alone(
                 packages[name], packages, uv, words[cut + 1 :], built, keep=options.keep, quiet=options.json
             )
             outcomes.append(outcome)

@@ -68,17 +68,17 @@ def uv() -> str:
 
 def check_format(fix: bool) -> list[str]:
     """Source text is formatted."""
-    return tool(binary("ruff"), "format", *([] if fix else ["--check"]), ".")
+    return tool(binary("ruff"), "format", *([] if fix else ["--check", "--output-format=concise"]), ".")
 
 
 def check_ruff(fix: bool) -> list[str]:
     """Lint rules of the root pyproject hold."""
-    return tool(binary("ruff"), "check", "--quiet", *(["--fix"] if fix else []), ".")
+    return tool(binary("ruff"), "check", "--quiet", "--output-format=concise", *(["--fix"] if fix else []), ".")
 
 
 def check_types(_fix: bool) -> list[str]:
     """The type checker is content with every package, the experiments and these tools."""
-    return tool(binary("pyrefly"), "check", "--color", "never")
+    return tool(binary("pyrefly"), "check", "--color", "never", "--summary=none", "--min-severity", "error")
 
 
 def check_layers(_fix: bool) -> list[str]:
