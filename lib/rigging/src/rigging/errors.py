@@ -1,0 +1,240 @@
+"""Every error that rigging raises, in one tree.
+
+A caller can catch the whole package (``RiggingError``), one concern (``LeaseError``) or the builtin that each class
+also is, so code that knows nothing of rigging still does the right thing::
+
+    RiggingError
+    ├── SizeParseError                (ValueError)     a size such as "4g" cannot be read
+    ├── ResourceError                 (ValueError)     a device, topology or resource request that cannot exist
+    ├── JobIdentityError              (ValueError)     the job identity in the environment is incomplete or absurd
+    ├── CanonicalJsonError            (ValueError)     a value has no canonical JSON text
+    ├── SecretResolutionError         (RuntimeError)   no secret, or a source that is broken
+    ├── ProvenanceError               (RuntimeError)   git state cannot be read, or nobody is logged in
+    ├── MissingExtraError             (ImportError)    an optional integration is not installed
+    └── StorageError
+        ├── StoragePathError          (ValueError)     text that is not a storage path, or a join that escapes it
+        ├── DestinationExistsError    (FileExistsError) an atomic directory commit would mix two trees
+        ├── ConditionalWriteError     (OSError)        compare-and-swap lost: somebody else wrote first
+        ├── UnsupportedConditionalWrite (NotImplementedError) this store cannot compare and swap
+        ├── StoreBusyError            (TimeoutError)   the lock around a conditional write did not come free
+        └── LeaseError
+            ├── LeaseHeldError        (BlockingIOError) somebody else holds the lease
+            ├── LeaseLostError        (RuntimeError)   we held it, and no longer do
+            └── LeaseFormatError      (ValueError)     the lease file is not a lease
+
+Message form: ``what failed: name=value; expected ... . What to do.``  The values are attributes.
+"""
+
+from collections.abc import Sequence
+
+
+class RiggingError(Exception):
+    """Root of every error that rigging raises on purpose."""
+
+
+class SizeParseError(RiggingError, ValueError):
+    """A human-written size such as ``"4g"`` could not be read."""
+
+    def __init__(self, text: object):
+        self.text = text
+        super().__init__(
+            f"cannot read a size: text={text!r}; expected a number with an optional binary unit such as "
+            "'512m', '4g' or '1.5TiB'. Write the size that way or pass bytes as an int."
+        )
+
+
+class ResourceError(RiggingError, ValueError):
+    """A resource request names something that does not exist or contradicts itself."""
+
+    def __init__(self, field: str, value: object, expected: str, remedy: str = "Fix the resource request."):
+        self.field = field
+        self.value = value
+        self.expected = expected
+        super().__init__(f"invalid resource request: {field}={value!r}; expected {expected}. {remedy}")
+
+
+class JobIdentityError(RiggingError, ValueError):
+    """The environment describes a job identity that cannot be true."""
+
+    def __init__(self, variable: str, value: object, expected: str):
+        self.variable = variable
+        self.value = value
+        self.expected = expected
+        super().__init__(
+            f"cannot read the job identity: {variable}={value!r}; expected {expected}. "
+            "Unset the variable to run alone, or let the scheduler set the whole group."
+        )
+
+
+class CanonicalJsonError(RiggingError, ValueError):
+    """A value has no canonical JSON text (NaN, a set, an object, a non-string key)."""
+
+    def __init__(self, location: str, value: object, reason: str):
+        self.location = location
+        self.value = value
+        self.reason = reason
+        super().__init__(
+            f"no canonical JSON: at={location}, type={type(value).__name__}, value={value!r:.120}; "
+            f"expected {reason}. Convert the value before hashing it."
+        )
+
+
+class SecretResolutionError(RiggingError, RuntimeError):
+    """A secret reference is malformed, its source is broken, or no source had it.
+
+    Carries only the *category* of what was tried (``env``, ``file``), never a reference body or a value.
+    """
+
+    def __init__(self, reason: str, *, tried: Sequence[str] = (), remedy: str = "Check the secret's configuration."):
+        self.reason = reason
+        self.tried = tuple(tried)
+        shown = f"; tried={list(self.tried)}" if self.tried else ""
+        super().__init__(f"cannot resolve a secret: {reason}{shown}. {remedy}")
+
+
+class ProvenanceError(RiggingError, RuntimeError):
+    """The git state, or the name of the person who runs this, cannot be established."""
+
+    def __init__(self, what: str, detail: str, remedy: str):
+        self.what = what
+        self.detail = detail
+        super().__init__(f"cannot establish provenance: {what}; {detail}. {remedy}")
+
+
+class MissingExtraError(RiggingError, ImportError):
+    """An optional integration was asked for but its packages are not installed."""
+
+    def __init__(self, feature: str, extra: str, distribution: str = "marin-rigging"):
+        self.feature = feature
+        self.extra = extra
+        self.distribution = distribution
+        super().__init__(
+            f"an optional integration is missing: feature={feature!r}; expected the extra {extra!r} to be installed. "
+            f"Run: pip install '{distribution}[{extra}]'"
+        )
+
+    def __reduce__(self):
+        return type(self), (self.feature, self.extra, self.distribution)
+
+
+class StorageError(RiggingError):
+    """Root of the errors of ``rigging.filesystem``."""
+
+
+class StoragePathError(StorageError, ValueError):
+    """Text is not a storage path, or an operation would leave the path it starts from."""
+
+    def __init__(self, operation: str, path: object, expected: str):
+        self.operation = operation
+        self.path = path
+        self.expected = expected
+        super().__init__(
+            f"bad storage path: operation={operation}, path={str(path)!r}; expected {expected}. Fix the path."
+        )
+
+
+class DestinationExistsError(StorageError, FileExistsError):
+    """A directory cannot be put in place atomically because something is already there."""
+
+    def __init__(self, path: str, reason: str):
+        self.path = path
+        self.reason = reason
+        super().__init__(
+            f"cannot commit a directory: path={path!r} already exists; expected {reason}. "
+            "Remove the old directory first or choose another path."
+        )
+
+
+class ConditionalWriteError(StorageError, OSError):
+    """Compare-and-swap lost: the stored version is not the expected one."""
+
+    def __init__(self, path: str, expected_version: str | None, actual_version: str | None):
+        self.path = path
+        self.expected_version = expected_version
+        self.actual_version = actual_version
+        super().__init__(
+            f"conditional write refused: path={path!r}, stored version={actual_version!r}; "
+            f"expected version={expected_version!r} (None means: must not exist). Read again and retry."
+        )
+
+    def __reduce__(self):
+        return type(self), (self.path, self.expected_version, self.actual_version)
+
+
+class UnsupportedConditionalWrite(StorageError, NotImplementedError):
+    """The store behind a path offers no compare-and-swap, and we will not pretend that it does."""
+
+    def __init__(self, path: str, scheme: str):
+        self.path = path
+        self.scheme = scheme
+        super().__init__(
+            f"no conditional writes on this store: path={path!r}, scheme={scheme!r}; expected a local path or s3://. "
+            "Put the object on a store that can compare and swap."
+        )
+
+
+class StoreBusyError(StorageError, TimeoutError):
+    """The lock that serialises conditional writes of one object did not come free in time."""
+
+    def __init__(self, path: str, waited_s: float):
+        self.path = path
+        self.waited_s = waited_s
+        super().__init__(
+            f"conditional write lock is busy: path={path!r}, waited_s={waited_s:.1f}; expected it to be free within "
+            "milliseconds. Look for a stopped or hung process that has the lock file open (`fuser <lock file>`)."
+        )
+
+    def __reduce__(self):
+        return type(self), (self.path, self.waited_s)
+
+
+class LeaseError(StorageError):
+    """Root of the errors of a lease."""
+
+
+class LeaseHeldError(LeaseError, BlockingIOError):
+    """The lease is held by somebody who looks alive."""
+
+    def __init__(self, path: str, holder: str, epoch: int, reason: str):
+        self.path = path
+        self.holder = holder
+        self.epoch = epoch
+        self.reason = reason
+        super().__init__(
+            f"lease is held: path={path!r}, holder={holder}, epoch={epoch}, because {reason}; expected it to be free. "
+            "Wait for the holder to finish, or stop it."
+        )
+
+    def __reduce__(self):
+        return type(self), (self.path, self.holder, self.epoch, self.reason)
+
+
+class LeaseLostError(LeaseError, RuntimeError):
+    """We held the lease and no longer do: every effect from here on must be given up."""
+
+    def __init__(self, path: str, epoch: int | None, reason: str):
+        self.path = path
+        self.epoch = epoch
+        self.reason = reason
+        super().__init__(
+            f"lease lost: path={path!r}, our epoch={epoch}, because {reason}; expected to be the holder. "
+            "Stop writing; whoever holds the lease now will do the work."
+        )
+
+    def __reduce__(self):
+        return type(self), (self.path, self.epoch, self.reason)
+
+
+class LeaseFormatError(LeaseError, ValueError):
+    """The lease file does not hold a lease, so nobody can tell who owns what."""
+
+    def __init__(self, path: str, reason: str):
+        self.path = path
+        self.reason = reason
+        super().__init__(
+            f"not a lease file: path={path!r}, {reason}; expected JSON with holder, epoch and heartbeat_at. "
+            "Check that nothing else writes there; delete the file only when no holder can be alive."
+        )
+
+    def __reduce__(self):
+        return type(self), (self.path, self.reason)
