@@ -1,5 +1,6 @@
 """The documentation holds: the site builds, every command a reader is told to type is run, the vocabulary is one."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
