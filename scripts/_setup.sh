@@ -102,7 +102,12 @@ marin_setup() {
         arguments+=(--python "$found")
     fi
     if [ ! -x "$PYTHON" ]; then say "set-up: creating $VENV from uv.lock"; fi
-    "$UV" --quiet "${arguments[@]}" || die "cannot sync the environment from uv.lock" \
-        "uv's message is above. The set-up needs the package registry once; after that it works from uv's cache."
+    if ! "$UV" --quiet "${arguments[@]}"; then
+        # Behind a proxy that signs with a certificate of its own, uv's bundled roots fail and the system's work.
+        export UV_SYSTEM_CERTS=1 UV_NATIVE_TLS=1
+        say "set-up: trying once more, with the system's certificates"
+        "$UV" --quiet "${arguments[@]}" || die "cannot sync the environment from uv.lock" \
+            "uv's message is above. The set-up needs the package registry once; after that it works from uv's cache."
+    fi
     export PATH="$VENV/bin:$PATH"
 }
