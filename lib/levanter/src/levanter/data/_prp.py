@@ -58,7 +58,7 @@ def make_permutation(kind: str, length: int, key: jax.Array) -> "FeistelPermutat
 
 
 def _checked(indices: int | np.ndarray, length: int) -> np.ndarray:
-    array = np.atleast_1d(np.asarray(indices))
+    array = np.asarray(indices).reshape(-1)
     if array.size and (array.min() < 0 or array.max() >= length):
         worst = int(array.min()) if array.min() < 0 else int(array.max())
         raise DatasetIndexError("permutation", worst, length)
