@@ -1,0 +1,1 @@
+"""Numerical kernels on raw arrays, each with a plain reference beside it."""

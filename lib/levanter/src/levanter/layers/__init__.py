@@ -1,0 +1,1 @@
+"""Layers: attention and its masks, rotary positions, norms, linear maps, scanned stacks."""
