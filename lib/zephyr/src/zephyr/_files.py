@@ -1,0 +1,277 @@
+"""Bytes in and out of files: decompression by suffix that notices truncation, and staged files that are renamed whole.
+
+A staged file lies beside its target under a hidden name that carries the execution and the attempt, so two attempts
+never share a file, and whoever sees the target sees all of it.
+"""
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from typing import IO, Any
+
+import fsspec
+import zstandard
+from isal import isal_zlib
+
+from zephyr._paths import is_remote, local_path
+from zephyr.errors import CorruptInputError, MissingInputError, OutputError
+
+_READ_BYTES = 1 << 20
+_GZIP_WBITS = 31
+_ZSTD_WINDOW_MAX = 1 << 31
+_ZSTD_LEVEL = 3
+_GZIP_LEVEL = 1
+_GzipError: Any = isal_zlib.error
+
+
+def open_url(path: str, mode: str) -> Any:
+    """Open an fsspec URL."""
+    opened: Any = fsspec.open(path, mode)
+    return opened.open()
+
+
+def open_input(path: str) -> IO[bytes]:
+    """Open a file or fsspec URL for reading.
+
+    Raises:
+        MissingInputError: it is not there (any more).
+    """
+    try:
+        if is_remote(path):
+            return open_url(path, "rb")
+        return open(local_path(path), "rb", buffering=0)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise MissingInputError(path) from error
+    except IsADirectoryError as error:
+        raise CorruptInputError(path, "it is a directory") from error
+
+
+def read_decompressed(path: str) -> Iterator[bytes]:
+    """Chunks of the contents of a file, decompressed as its suffix says.
+
+    Raises:
+        CorruptInputError: the compressed stream is damaged or ends early.
+        MissingInputError: no such file.
+    """
+    with open_input(path) as stream:
+        if path.endswith(".gz"):
+            yield from _gunzip(path, stream)
+        elif path.endswith((".zst", ".zstd")):
+            yield from _unzstd(path, stream)
+        else:
+            yield from _chunks(path, stream)
+
+
+def _chunks(path: str, stream: IO[bytes]) -> Iterator[bytes]:
+    while True:
+        try:
+            chunk = stream.read(_READ_BYTES)
+        except OSError as error:
+            raise CorruptInputError(path, f"read error: {error.strerror or error}") from error
+        if not chunk:
+            return
+        yield chunk
+
+
+def _gunzip(path: str, stream: IO[bytes]) -> Iterator[bytes]:
+    decoder = isal_zlib.decompressobj(wbits=_GZIP_WBITS)
+    started, offset = False, 0
+    for chunk in _chunks(path, stream):
+        while chunk:
+            if decoder.eof:
+                # Members may follow each other; zero padding after the last one is legal.
+                chunk = chunk.lstrip(b"\0") if started else chunk
+                if not chunk:
+                    break
+                decoder = isal_zlib.decompressobj(wbits=_GZIP_WBITS)
+            started = True
+            try:
+                out = decoder.decompress(chunk)
+            except _GzipError as error:
+                raise CorruptInputError(path, f"damaged gzip stream: {error}", offset) from error
+            offset += len(chunk) - len(decoder.unused_data)
+            chunk = decoder.unused_data if decoder.eof else b""
+            if out:
+                yield out
+    if started and not decoder.eof:
+        raise CorruptInputError(path, "truncated gzip stream", offset)
+
+
+def _unzstd(path: str, stream: IO[bytes]) -> Iterator[bytes]:
+    context = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_MAX)
+    decoder = context.decompressobj()
+    started, offset = False, 0
+    for chunk in _chunks(path, stream):
+        while chunk:
+            if decoder.eof:
+                decoder = context.decompressobj()
+            started = True
+            try:
+                out = decoder.decompress(chunk)
+            except zstandard.ZstdError as error:
+                raise CorruptInputError(path, f"damaged zstd stream: {error}", offset) from error
+            offset += len(chunk) - len(decoder.unused_data)
+            chunk = decoder.unused_data if decoder.eof else b""
+            if out:
+                yield out
+    if started and not decoder.eof:
+        raise CorruptInputError(path, "truncated zstd stream", offset)
+
+
+# Staged output
+
+
+def staged_path(path: str, execution: str, attempt: str) -> str:
+    """Hidden sibling that an attempt writes before the driver accepts it.
+
+    Example:
+        >>> staged_path("out/a.jsonl", "x1", "0-7-1")
+        'out/.a.jsonl.zephyr-x1.0-7-1.tmp'
+    """
+    folder, sep, name = path.rpartition("/")
+    return f"{folder}{sep}.{name}.zephyr-{execution}.{attempt}.tmp"
+
+
+def output_error(path: str, error: OSError) -> OutputError:
+    """Say what an operating system error means for an output."""
+    reasons = {errno.ENOSPC: "the disk is full", errno.EFBIG: "the file size limit is reached", errno.EDQUOT: "quota"}
+    return OutputError(path, reasons.get(error.errno or 0) or error.strerror or str(error))
+
+
+class StagedFile:
+    """A binary file under construction; `finish` makes it durable, `discard` leaves nothing.
+
+    Raises:
+        OutputError: creating, writing or syncing failed; the file has been removed.
+    """
+
+    def __init__(self, path: str, target: str) -> None:
+        self.path = path
+        self.target = target
+        self.size_bytes = 0
+        try:
+            self._stream: Any = self._open()
+        except OSError as error:
+            raise output_error(target, error) from error
+
+    def _open(self) -> Any:
+        if is_remote(self.path):
+            return open_url(self.path, "wb")
+        plain = local_path(self.path)
+        os.makedirs(os.path.dirname(plain) or ".", exist_ok=True)
+        return open(plain, "wb", buffering=0)
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Append all of `data`."""
+        view = memoryview(data).cast("B")
+        try:
+            while view.nbytes:
+                done = self._stream.write(view)
+                self.size_bytes += done
+                view = view[done:]
+        except OSError as error:
+            self.discard()
+            raise output_error(self.target, error) from error
+        return len(data)
+
+    def finish(self) -> None:
+        """Sync and close."""
+        try:
+            if not is_remote(self.path):
+                os.fsync(self._stream.fileno())
+            self._stream.close()
+        except OSError as error:
+            self.discard()
+            raise output_error(self.target, error) from error
+
+    def discard(self) -> None:
+        """Close and remove; safe to call twice."""
+        try:
+            self._stream.close()
+        except OSError:
+            # The descriptor is gone either way, and the file goes next; the first error is the one worth raising.
+            pass
+        remove_file(self.path)
+
+
+def remove_file(path: str) -> None:
+    """Remove a file if it is there."""
+    if is_remote(path):
+        fs, plain = fsspec.core.url_to_fs(path)
+        if fs.exists(plain):
+            fs.rm_file(plain)
+        return
+    try:
+        os.unlink(local_path(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+
+
+def remove_tree(path: str) -> None:
+    """Remove a local folder and what is in it, if it is there."""
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def publish(staged: str, target: str) -> None:
+    """Give a finished staged file its final name, replacing what is there.
+
+    Raises:
+        OutputError: the rename failed.
+    """
+    try:
+        if is_remote(target):
+            fs, plain = fsspec.core.url_to_fs(target)
+            fs.mv(fsspec.core.url_to_fs(staged)[1], plain)
+        else:
+            os.replace(local_path(staged), local_path(target))
+    except OSError as error:
+        remove_file(staged)
+        raise output_error(target, error) from error
+
+
+def sync_folders(paths: list[str]) -> None:
+    """Make renames durable: sync the folders of these local paths, each once."""
+    for folder in sorted({os.path.dirname(local_path(p)) or "." for p in paths if not is_remote(p)}):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+class CompressedWriter:
+    """Bytes into a staged file, compressed as the target's suffix says; equal bytes however they are cut up."""
+
+    def __init__(self, file: StagedFile) -> None:
+        self.file = file
+        self._buffer = bytearray()
+        if file.target.endswith(".gz"):
+            self._encoder: Any = isal_zlib.compressobj(_GZIP_LEVEL, wbits=_GZIP_WBITS)
+        elif file.target.endswith((".zst", ".zstd")):
+            self._encoder = zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=True).compressobj()
+        else:
+            self._encoder = None
+
+    def write(self, data: bytes) -> None:
+        """Append bytes."""
+        self._buffer += data
+        if len(self._buffer) < _READ_BYTES:
+            return
+        whole = len(self._buffer) - len(self._buffer) % _READ_BYTES
+        for at in range(0, whole, _READ_BYTES):
+            self._emit(bytes(self._buffer[at : at + _READ_BYTES]))
+        del self._buffer[:whole]
+
+    def _emit(self, piece: bytes) -> None:
+        out = piece if self._encoder is None else self._encoder.compress(piece)
+        if out:
+            self.file.write(out)
+
+    def finish(self) -> None:
+        """Flush and make durable."""
+        if self._buffer:
+            self._emit(bytes(self._buffer))
+        if self._encoder is not None and (rest := self._encoder.flush()):
+            self.file.write(rest)
+        self.file.finish()

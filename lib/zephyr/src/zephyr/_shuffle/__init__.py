@@ -1,0 +1,1 @@
+"""Moving items between shards through files that only one attempt ever writes."""

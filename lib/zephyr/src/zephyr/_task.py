@@ -1,0 +1,216 @@
+"""One attempt of one task: read the shard's input, run the chain, and report where the output lies.
+
+Everything an attempt writes carries its number: the folder of its blocks or runs, and the hidden names of its staged
+files. Whatever an attempt does after the driver has given up on it can therefore not touch the data of another.
+"""
+
+import os
+import pickle
+import traceback
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import cloudpickle
+
+from zephyr import counters
+from zephyr._blocks import Block, num_rows
+from zephyr._files import output_error, remove_file, remove_tree
+from zephyr._shuffle.format import Run, RunSlice
+from zephyr._shuffle.read import merge_slices, reduce_stream
+from zephyr._shuffle.write import ShuffleWriter
+from zephyr._transforms import ChainContext, run_chain
+from zephyr.counters import CounterValues
+from zephyr.errors import ZephyrError
+from zephyr.plan import Collect, Plan, ShuffleInput, SourceInput, WriteShard
+from zephyr.writers import WrittenFile
+
+INLINE_BYTES = 256 << 10
+"""Collected blocks up to this size travel in the report instead of a file."""
+
+
+@dataclass(frozen=True)
+class BlockRef:
+    """One collected block: pickled bytes, in the report or in a file of the attempt."""
+
+    num_rows: int
+    size_bytes: int
+    data: bytes | None = None
+    path: str = ""
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """What a worker needs to know beyond the plan.
+
+    Args:
+        execution: Identifies the run; part of every path.
+        stage: Stage number.
+        shard: Task number within the stage.
+        attempt: Counts from 1 within the task; never reused.
+        inputs: Blocks or run slices; empty when the plan carries the source items.
+    """
+
+    execution: str
+    stage: int
+    shard: int
+    attempt: int
+    inputs: tuple[BlockRef | RunSlice, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """stage-shard-attempt, as it appears in paths."""
+        return f"{self.stage}-{self.shard}-{self.attempt}"
+
+
+@dataclass(frozen=True)
+class TaskReport:
+    """What an attempt that succeeded made."""
+
+    blocks: tuple[BlockRef, ...] = ()
+    runs: tuple[Run, ...] = ()
+    written: dict[str, WrittenFile] = field(default_factory=dict)
+    counters: CounterValues = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TaskError:
+    """Why an attempt failed, in a form that always pickles."""
+
+    text: str
+    trace: str
+    error: bytes | None
+    retryable: bool
+
+
+@dataclass(frozen=True)
+class TaskSettings:
+    """Limits and places that are equal for all tasks of an execution.
+
+    Args:
+        folder: Scratch folder of the execution.
+        memory_bytes: What a task may hold in buffers.
+        written: (stage, shard) whose output file is proven; their chains start after the write.
+    """
+
+    folder: str
+    memory_bytes: int
+    written: frozenset[tuple[int, int]] = frozenset()
+
+
+def attempt_folder(settings: TaskSettings, spec: TaskSpec) -> str:
+    """Folder that only this attempt writes."""
+    return f"{settings.folder}/{spec.label}"
+
+
+def run_task(plan: Plan, spec: TaskSpec, settings: TaskSettings) -> TaskReport | TaskError:
+    """Run an attempt; errors come back as data, and leave nothing behind."""
+    stage = plan.stages[spec.stage]
+    context = ChainContext(
+        shard=spec.shard,
+        total=stage.num_tasks,
+        execution=spec.execution,
+        attempt=spec.label,
+        record_limit_bytes=max(1 << 20, settings.memory_bytes // 2),
+    )
+    try:
+        with counters.collecting() as counted:
+            return _run(plan, spec, settings, context, counted)
+    except Exception as error:  # The boundary between user code and the coordinator: every error becomes a report.
+        remove_tree(attempt_folder(settings, spec))
+        for written in context.written.values():
+            remove_file(written.staged)
+        return describe_error(error)
+
+
+def _run(
+    plan: Plan, spec: TaskSpec, settings: TaskSettings, context: ChainContext, counted: CounterValues
+) -> TaskReport:
+    stage = plan.stages[spec.stage]
+    branch, local = stage.locate(spec.shard)
+    folder = attempt_folder(settings, spec)
+    ops = branch.ops
+    blocks: Iterable[Block]
+    if (spec.stage, spec.shard) in settings.written:
+        at, write = next((at, op) for at, op in enumerate(ops) if isinstance(op, WriteShard))
+        blocks, ops = [[write.paths[spec.shard]]], ops[at + 1 :]
+    elif isinstance(branch.input, SourceInput):
+        blocks = [list(branch.input.shards[local])]
+    elif isinstance(branch.input, ShuffleInput):
+        slices = [piece for piece in spec.inputs if isinstance(piece, RunSlice)]
+        keyed = merge_slices(slices, budget_bytes=settings.memory_bytes, folder=folder)
+        blocks, ops = reduce_stream(ops[0], keyed), ops[1:]
+    else:
+        blocks = (load_block(ref) for ref in spec.inputs if isinstance(ref, BlockRef))
+    out = run_chain(ops, blocks, context)
+    if isinstance(stage.output, Collect):
+        return TaskReport(blocks=_collect(out, folder), written=context.written, counters=counted)
+    writer = ShuffleWriter(folder, stage.output, shard=spec.shard, flush_bytes=max(1 << 16, settings.memory_bytes // 4))
+    return TaskReport(runs=writer.write(out, branch.key), written=context.written, counters=counted)
+
+
+def describe_error(error: Exception) -> TaskError:
+    """Turn an exception into a report; zephyr's own errors are about data and gain nothing from a retry."""
+    trace = "".join(traceback.format_exception(error))
+    text = "".join(traceback.format_exception_only(error)).strip()
+    try:
+        data = cloudpickle.dumps(error)
+        pickle.loads(data)
+    except Exception:  # Any class may refuse to be pickled or revived, in any way; then its text must do.
+        data = None
+    return TaskError(text, trace, data, retryable=not isinstance(error, ZephyrError))
+
+
+def _collect(blocks: Iterable[Block], folder: str) -> tuple[BlockRef, ...]:
+    refs: list[BlockRef] = []
+    held = 0
+    path = f"{folder}/blocks.bin"
+    stream: Any = None
+    offset = 0
+    try:
+        for block in blocks:
+            if not num_rows(block):
+                continue
+            data = dump_block(block)
+            if stream is None and held + len(data) <= INLINE_BYTES:
+                held += len(data)
+                refs.append(BlockRef(num_rows(block), len(data), data=data))
+                continue
+            if stream is None:
+                os.makedirs(folder, exist_ok=True)
+                stream = open(path, "wb")  # noqa: SIM115
+            stream.write(data)
+            refs.append(BlockRef(num_rows(block), len(data), path=path, offset=offset))
+            offset += len(data)
+    except OSError as error:
+        if isinstance(error, ZephyrError) or stream is None:
+            raise
+        raise output_error(path, error) from error
+    finally:
+        if stream is not None:
+            stream.close()
+    return tuple(refs)
+
+
+def dump_block(block: Block) -> bytes:
+    """A block as bytes."""
+    try:
+        return pickle.dumps(block, pickle.HIGHEST_PROTOCOL)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return cloudpickle.dumps(block)
+
+
+def load_block(ref: BlockRef) -> Block:
+    """The block that a reference points to."""
+    if ref.data is not None:
+        return pickle.loads(ref.data)
+    with open(ref.path, "rb") as stream:
+        stream.seek(ref.offset)
+        return pickle.loads(stream.read(ref.size_bytes))
+
+
+def load_blocks(refs: Iterable[BlockRef]) -> Iterator[Block]:
+    """The blocks of references, one after another."""
+    for ref in refs:
+        yield load_block(ref)

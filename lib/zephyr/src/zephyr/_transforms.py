@@ -1,0 +1,216 @@
+"""What each row operation does to a stream of blocks; a fused chain is these generators, one inside the other."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from zephyr._blocks import Block, batches_of, chunked, iterate, num_rows, rows_of
+from zephyr._eval import filter_batch
+from zephyr._files import staged_path
+from zephyr._jsonl import filter_rows
+from zephyr._ops import (
+    Filter,
+    FlatMap,
+    Load,
+    Map,
+    MapBatches,
+    MapShard,
+    Sample,
+    Select,
+    TakePerShard,
+    Window,
+    WindowBy,
+)
+from zephyr.dataset import ShardInfo
+from zephyr.errors import RecordTypeError
+from zephyr.expr import Expr
+from zephyr.plan import CountShard, FoldShard, PhysicalOp, SumShard, WriteShard
+from zephyr.readers import read_file
+from zephyr.writers import WrittenFile, write_file
+
+
+@dataclass
+class ChainContext:
+    """Where a chain runs, and what it has staged so far."""
+
+    shard: int
+    total: int
+    execution: str
+    attempt: str
+    record_limit_bytes: int
+    written: dict[str, WrittenFile] = field(default_factory=dict)
+
+
+def run_chain(ops: Iterable[PhysicalOp], blocks: Iterable[Block], context: ChainContext) -> Iterable[Block]:
+    """Wrap a stream of blocks in the operations of a chain; nothing runs until the result is consumed."""
+    for op in ops:
+        blocks = _TRANSFORMS[type(op)](op, blocks, context)
+    return blocks
+
+
+type Transform = Callable[[Any, Iterable[Block], ChainContext], Iterable[Block]]
+
+
+def _load(op: Load, blocks: Iterable[Block], context: ChainContext) -> Iterator[Block]:
+    for path in iterate(blocks):
+        yield from read_file(path, op, limit_bytes=context.record_limit_bytes)
+
+
+def _map(op: Map, blocks: Iterable[Block], context: ChainContext) -> Iterator[Block]:
+    fn = op.fn
+    for block in blocks:
+        yield [fn(item) for item in rows_of(block)]
+
+
+def _flat_map(op: FlatMap, blocks: Iterable[Block], context: ChainContext) -> Iterator[Block]:
+    fn = op.fn
+    for block in blocks:
+        yield from chunked(out for item in rows_of(block) for out in fn(item))
+
+
+def _filter(op: Filter, blocks: Iterable[Block], context: ChainContext) -> Iterator[Block]:
+    predicate = op.predicate
+    for block in blocks:
+        if isinstance(predicate, Expr):
+            out: Block = (
+                filter_rows(_records(block, "filter"), predicate)
+                if isinstance(block, list)
+                else filter_batch(block, predicate)
+            )
+        elif isinstance(block, list):
+            out = [item for item in block if predicate(item)]
+        else:
+            # Rows exist for the callable only; what it keeps is cut out of the columns.
+            out = block.filter(pa.array([bool(predicate(row)) for row in rows_of(block)], pa.bool_()))
+        if num_rows(out):
+            yield out
+
+
+def _records(items: list[Any], operation: str) -> list[Any]:
+    for item in items:
+        if not isinstance(item, dict):
+            raise RecordTypeError(operation, type(item).__name__, repr(item)[:80])
+    return items
+
+
+def _select(op: Select, blocks: Iterable[Block], context: ChainContext) -> Iterator[Block]:
+    for block in blocks:
+        if isinstance(block, list):
+            yield [{name: row[name] for name in op.columns if name in row} for row in _records(block, "select")]
+        else:
+            yield block.select([name for name in op.columns if name in block.schema.names])
+
+
+def _map_shard(op: MapShard, blocks: Iterable[Block], context: ChainContext) -> Iterator[Block]:
+    yield from chunked(op.fn(iterate(blocks), ShardInfo(context.shard, context.total)))
+
+
+def _map_batches(op: MapBatches, blocks: Iterable[Block], context: ChainContext) -> Iterator[Block]:
+    for batch in batches_of(blocks, operation="map_batches"):
+        out = op.fn(batch)
+        for part in (out,) if isinstance(out, pa.RecordBatch | pa.Table) else out:
+            pieces = part.to_batches() if isinstance(part, pa.Table) else (part,)
+            for piece in pieces:
+                if not isinstance(piece, pa.RecordBatch):
+                    raise RecordTypeError(
+                        "map_batches", type(piece).__name__, f"{repr(piece)[:80]} (a batch is needed)"
+                    )
+                if piece.num_rows:
+                    yield piece
+
+
+def _window(op: Window, blocks: Iterable[Block], context: ChainContext) -> Iterator[Block]:
+    for window in chunked(iterate(blocks), op.size):
+        yield [window]
+
+
+def _window_by(op: WindowBy, blocks: Iterable[Block], context: ChainContext) -> Iterator[Block]:
+    window: list[Any] = []
+    state = op.initial_state
+    for item in iterate(blocks):
+        keep, state = op.folder(state, item)
+        if not keep and window:
+            yield [window]
+            window = []
+            _, state = op.folder(op.initial_state, item)
+        window.append(item)
+    if window:
+        yield [window]
+
+
+def _slice(block: Block, start: int, length: int) -> Block:
+    return block[start : start + length] if isinstance(block, list) else block.slice(start, length)
+
+
+def _take(op: TakePerShard, blocks: Iterable[Block], context: ChainContext) -> Iterator[Block]:
+    left = op.limit
+    if left == 0:
+        return
+    for block in blocks:
+        size = num_rows(block)
+        yield block if size <= left else _slice(block, 0, left)
+        left -= min(size, left)
+        if left == 0:
+            return
+
+
+def _sample(op: Sample, blocks: Iterable[Block], context: ChainContext) -> Iterator[Block]:
+    # Draws depend on seed, shard and position alone, however the shard is cut into blocks.
+    generator = np.random.Generator(np.random.Philox(key=[op.seed & (2**64 - 1), context.shard]))
+    for block in blocks:
+        mask = generator.random(num_rows(block)) < op.fraction
+        if isinstance(block, list):
+            out: Block = [item for item, keep in zip(block, mask.tolist(), strict=True) if keep]
+        else:
+            out = block.filter(pa.array(mask))
+        if num_rows(out):
+            yield out
+
+
+def _fold(op: FoldShard, blocks: Iterable[Block], context: ChainContext) -> Iterator[Block]:
+    items = iterate(blocks)
+    for first in items:
+        yield [op.fn(_chain_first(first, items))]
+        return
+
+
+def _chain_first(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
+    yield first
+    yield from rest
+
+
+def _count(op: CountShard, blocks: Iterable[Block], context: ChainContext) -> Iterator[Block]:
+    yield [sum(num_rows(block) for block in blocks)]
+
+
+def _sum(op: SumShard, blocks: Iterable[Block], context: ChainContext) -> Iterator[Block]:
+    yield [sum(iterate(blocks))]
+
+
+def _write(op: WriteShard, blocks: Iterable[Block], context: ChainContext) -> Iterator[Block]:
+    target = op.paths[context.shard]
+    staged = staged_path(target, context.execution, context.attempt)
+    context.written[target] = write_file(blocks, kind=op.format, staged=staged, target=target, schema=op.schema)
+    yield [target]
+
+
+_TRANSFORMS: dict[type, Transform] = {
+    Load: _load,
+    Map: _map,
+    FlatMap: _flat_map,
+    Filter: _filter,
+    Select: _select,
+    MapShard: _map_shard,
+    MapBatches: _map_batches,
+    Window: _window,
+    WindowBy: _window_by,
+    TakePerShard: _take,
+    Sample: _sample,
+    FoldShard: _fold,
+    CountShard: _count,
+    SumShard: _sum,
+    WriteShard: _write,
+}

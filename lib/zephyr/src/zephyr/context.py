@@ -1,0 +1,218 @@
+"""Running pipelines: `ZephyrContext` plans a Dataset, runs its tasks, and brings back the results.
+
+The driver, which is this process, holds the coordinator; workers are fray actors in processes of their own. As a
+context manager a ZephyrContext keeps one pool of workers for all executions inside its block. With `inline=True` (or
+`max_workers=0`) everything happens in the calling process: the same plan, coordinator and files, without processes.
+"""
+
+import os
+import tempfile
+import threading
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+import fray
+from rigging.resources import ResourceConfig, parse_bytes
+from rigging.timing import Clock, SystemClock
+
+from zephyr import _env
+from zephyr._blocks import iterate
+from zephyr._driver import Driver, InlineExecutor, Outcome
+from zephyr._files import remove_tree
+from zephyr._leftovers import execution_id, sweep
+from zephyr._lineage import Proof, prove, write_note
+from zephyr._paths import is_remote
+from zephyr._pickling import dump_plan
+from zephyr._pool import WorkerPool
+from zephyr._task import TaskSettings, load_blocks
+from zephyr.coordinator import Policy
+from zephyr.counters import totals
+from zephyr.dataset import Dataset
+from zephyr.errors import ContextClosedError, DatasetError
+from zephyr.plan import Plan, WriteShard, compute_plan, explain
+from zephyr.worker import PLAN_FILE
+
+_BUFFER_SHARE = 4
+
+
+@dataclass(frozen=True)
+class ZephyrExecutionResult:
+    """What an execution gave.
+
+    Args:
+        results: Items of the last stage, in shard order; the paths after a sink.
+        counters: Totals by name; `zephyr/records_in`, `zephyr/records_out`, `zephyr/bad_records` and the user's own.
+    """
+
+    results: list[Any] = field(default_factory=list)
+    counters: dict[str, float] = field(default_factory=dict)
+
+
+class ZephyrContext:
+    """Where pipelines run.
+
+    Args:
+        max_workers: Worker processes; 0 runs inline; default ZEPHYR_MAX_WORKERS, else the number of CPUs.
+        resources: Resources of a worker; a quarter of `ram` is what a task may hold in buffers.
+        client: A fray client; default a local one with processes.
+        name: Shown with progress and in process names.
+        chunk_storage_prefix: Local folder for shuffle files; default ZEPHYR_SCRATCH, else the temporary folder.
+        inline: Run everything in this process.
+        task_memory: Bytes (or "256m") that a task may hold in buffers, instead of what `resources` says.
+        policy: Failure limits.
+        clock: Source of time.
+    Raises:
+        DatasetError: a number of workers below zero, or a remote chunk_storage_prefix.
+    Example:
+        >>> from zephyr import Dataset, ZephyrContext
+        >>> with ZephyrContext(inline=True) as ctx:
+        ...     ctx.execute(Dataset.from_list(["a b", "b"]).flat_map(str.split).count()).results
+        [3]
+    """
+
+    def __init__(
+        self,
+        max_workers: int | None = None,
+        resources: ResourceConfig | None = None,
+        client: "fray.Client | None" = None,
+        name: str = "",
+        chunk_storage_prefix: str | None = None,
+        *,
+        inline: bool = False,
+        task_memory: int | str | None = None,
+        policy: Policy = Policy(),
+        clock: Clock | None = None,
+    ) -> None:
+        if max_workers is None:
+            max_workers = _env.max_workers()
+        if max_workers is None:
+            max_workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        if max_workers < 0:
+            raise DatasetError(f"cannot size the pool: max_workers={max_workers}; expected 0 or more. 0 runs inline.")
+        self.max_workers = 0 if inline else max_workers
+        self.resources = resources or ResourceConfig(cpu=1, ram="1g")
+        self.name = name
+        self.memory_bytes = (
+            parse_bytes(self.resources.ram) // _BUFFER_SHARE if task_memory is None else parse_bytes(task_memory)
+        )
+        self.scratch = chunk_storage_prefix or _env.scratch() or f"{tempfile.gettempdir()}/zephyr-{os.getuid()}"
+        if is_remote(self.scratch):
+            raise DatasetError(
+                f"cannot use chunk_storage_prefix={self.scratch!r}; expected a local folder, since shuffle files are "
+                "read in pieces. Pass a path on a disk that all workers see."
+            )
+        self.policy = policy
+        self.clock = clock or SystemClock()
+        self._client = client
+        self._own_client: fray.Client | None = None
+        self._pool: WorkerPool | None = None
+        self._keep_pool = False
+        self._closed = False
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> Self:
+        self._check_open()
+        self._keep_pool = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.shutdown()
+
+    def shutdown(self) -> None:
+        """End the workers; the context cannot be used afterwards. Safe to call twice."""
+        with self._lock:
+            self._closed = True
+            self._end_pool()
+
+    def plan(self, dataset: Dataset) -> Plan:
+        """Plan a data set without running it; lists its input files."""
+        return compute_plan(dataset.pipeline)
+
+    def explain(self, dataset: Dataset) -> str:
+        """Describe the plan: stages, what was pushed into the readers, shuffles and outputs."""
+        return explain(self.plan(dataset))
+
+    def execute(self, dataset: Dataset, *, dry_run: bool = False) -> ZephyrExecutionResult:
+        """Run a data set to its end. Executions of one context run one after another.
+
+        Args:
+            dataset: What to run.
+            dry_run: Plan only, and return an empty result.
+        Returns:
+            Items of the last stage in shard order, and counters.
+        Raises:
+            ZephyrError: see `zephyr.errors`. Finished output files of other shards stay; half-written ones never do.
+        """
+        self._check_open()
+        plan = self.plan(dataset)
+        if dry_run:
+            return ZephyrExecutionResult()
+        with self._lock:
+            return self._execute(plan)
+
+    def _execute(self, plan: Plan) -> ZephyrExecutionResult:
+        execution = execution_id()
+        outputs = [
+            path
+            for stage in plan.stages
+            for b in stage.branches
+            for op in b.ops
+            if isinstance(op, WriteShard)
+            for path in op.paths
+        ]
+        sweep(self.scratch, outputs)
+        proof = prove(plan)
+        settings = TaskSettings(f"{self.scratch}/{execution}", self.memory_bytes, proof.written)
+        try:
+            outcome = self._run(plan, execution, settings, proof)
+            items = iterate(load_blocks(ref for report in outcome.reports for ref in report.blocks))
+            result = ZephyrExecutionResult(list(items), totals(outcome.counters))
+        finally:
+            remove_tree(settings.folder)
+        return result
+
+    def _run(self, plan: Plan, execution: str, settings: TaskSettings, proof: Proof) -> Outcome:
+        num_tasks = max(stage.num_tasks for stage in plan.stages)
+        if self.max_workers == 0 or num_tasks == 0:
+            executor: InlineExecutor | WorkerPool = InlineExecutor(plan, settings)
+        else:
+            os.makedirs(settings.folder, exist_ok=True)
+            with open(f"{settings.folder}/{PLAN_FILE}", "wb") as stream:
+                stream.write(dump_plan(plan))
+            executor = self._open_pool(num_tasks)
+            executor.begin(execution, settings)
+        driver = Driver(plan, execution, executor, settings, policy=self.policy, clock=self.clock, name=self.name)
+        try:
+            outcome = driver.run(proven=proof.proven, skipped_stages=proof.skipped_stages)
+        finally:
+            if not self._keep_pool:
+                self._end_pool()
+            for path in driver.published:
+                if path in proof.lineage:
+                    write_note(path, proof.lineage[path])
+        return outcome
+
+    def _open_pool(self, num_tasks: int) -> WorkerPool:
+        if self._pool is None:
+            size = self.max_workers if self._keep_pool else min(self.max_workers, num_tasks)
+            client = self._client
+            if client is None:
+                client = self._own_client = fray.LocalClient(mode="process")
+            name = f"zephyr-{self.name or 'pool'}"
+            self._pool = WorkerPool(client, size, name=name, resources=self.resources)
+        return self._pool
+
+    def _end_pool(self) -> None:
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
+        if self._own_client is not None:
+            self._own_client.shutdown()
+            self._own_client = None
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ContextClosedError(self.name)

@@ -1,0 +1,258 @@
+"""Every way a zephyr pipeline can fail, as one tree.
+
+    ZephyrError
+    ├── DatasetError (ValueError)              a Dataset method was called with arguments that cannot work
+    │   └── NoInputFilesError (FileNotFoundError)   a pattern matched nothing
+    ├── PlanError (ValueError)                 the pipeline cannot be planned
+    │   └── DuplicateOutputError               two shards would write the same path
+    ├── ExprError (TypeError)                  a column expression does not fit the data it meets
+    ├── KeyTypeError (TypeError)               a grouping or sorting key has no defined order
+    ├── RecordTypeError (TypeError)            an operation needs records (dict) and got something else
+    ├── SchemaConflictError (TypeError)        two values or schemas cannot share one column type
+    ├── BadRecordError (ValueError)            one line of an input file is not a record
+    ├── RecordTooLargeError (ValueError)       one record is larger than the memory a task may use
+    ├── CorruptInputError (OSError)            an input file is truncated or not what its suffix says
+    ├── MissingInputError (FileNotFoundError)  an input file disappeared after planning
+    ├── OutputError (OSError)                  an output could not be written (disk full, no permission)
+    ├── TaskFailedError (RuntimeError)         user code failed more often than allowed
+    ├── WorkersLostError (RuntimeError)        worker processes died more often than allowed
+    ├── ContextClosedError (RuntimeError)      a closed ZephyrContext was used
+    └── IllegalTransitionError (RuntimeError)  the coordinator was told something impossible (a bug)
+
+Each message says what failed with its values, what was expected, and what to do. Fields are attributes, and every
+error survives pickling, so what the caller catches is what the worker raised.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+
+def _rebuild(cls: type["ZephyrError"], args: tuple[Any, ...], state: dict[str, Any]) -> "ZephyrError":
+    error = cls.__new__(cls)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+class ZephyrError(Exception):
+    """Root of the tree; catching it catches everything zephyr raises on purpose."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args, dict(self.__dict__))
+
+
+class DatasetError(ZephyrError, ValueError):
+    """A Dataset method was called with arguments that cannot work."""
+
+
+class NoInputFilesError(DatasetError, FileNotFoundError):
+    """A pattern of `Dataset.from_files` matched no file."""
+
+    def __init__(self, pattern: str) -> None:
+        self.pattern = pattern
+        super().__init__(
+            f"cannot read input files: pattern={pattern!r} matched nothing; expected at least one file. "
+            "Check the path, or pass empty_glob_ok=True."
+        )
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class PlanError(ZephyrError, ValueError):
+    """The pipeline cannot be planned."""
+
+
+class DuplicateOutputError(PlanError):
+    """Two shards would write the same path."""
+
+    def __init__(self, path: str, shards: Sequence[int]) -> None:
+        self.path = path
+        self.shards = tuple(shards)
+        super().__init__(
+            f"cannot plan the write: path={path!r} is produced by shards {list(shards)}; expected one path per shard. "
+            "Put {shard:05d} into the pattern."
+        )
+
+
+class ExprError(ZephyrError, TypeError):
+    """A column expression does not fit the data it meets."""
+
+    def __init__(self, expression: str, reason: str) -> None:
+        self.expression = expression
+        self.reason = reason
+        super().__init__(
+            f"cannot evaluate expression={expression}: {reason}; expected operands of one kind. "
+            "Compare numbers with numbers and strings with strings, or use a Python callable."
+        )
+
+
+class KeyTypeError(ZephyrError, TypeError):
+    """A grouping or sorting key has no defined order."""
+
+    def __init__(self, value_type: str, value: str) -> None:
+        self.value_type = value_type
+        self.value = value
+        super().__init__(
+            f"cannot use a key: type={value_type}, value={value}; expected None, bool, int (64 bit), float, str, "
+            "bytes, date, datetime, or a tuple or list of these. Return one of them from the key function."
+        )
+
+
+class RecordTypeError(ZephyrError, TypeError):
+    """An operation needs records (dict with string keys) and got something else."""
+
+    def __init__(self, operation: str, value_type: str, value: str) -> None:
+        self.operation = operation
+        self.value_type = value_type
+        self.value = value
+        super().__init__(
+            f"cannot run {operation}: got an item of type={value_type}, value={value}; expected a dict with string "
+            "keys. Map the items to dicts first."
+        )
+
+
+class SchemaConflictError(ZephyrError, TypeError):
+    """Two values or schemas cannot share one column type."""
+
+    def __init__(self, field: str, left: str, right: str, *, where: str = "") -> None:
+        self.field = field
+        self.left = left
+        self.right = right
+        self.where = where
+        place = f" in {where}" if where else ""
+        super().__init__(
+            f"cannot unify schemas{place}: field={field!r} is {left} on one side and {right} on the other; expected "
+            "one type per column. Cast the column in a map(), or pass schema= to the sink."
+        )
+
+
+class BadRecordError(ZephyrError, ValueError):
+    """One line of an input file is not a record."""
+
+    def __init__(self, path: str, line_number: int, reason: str, excerpt: str) -> None:
+        self.path = path
+        self.line_number = line_number
+        self.reason = reason
+        self.excerpt = excerpt
+        super().__init__(
+            f"cannot read a record: path={path}, line={line_number}, reason={reason}, excerpt={excerpt!r}; expected "
+            "one JSON object in UTF-8 per line. Repair the line, or pass on_bad_line='skip' to count and drop such lines."
+        )
+
+
+class RecordTooLargeError(ZephyrError, ValueError):
+    """One record is larger than the memory a task may use."""
+
+    def __init__(self, path: str, line_number: int, size_bytes: int, limit_bytes: int) -> None:
+        self.path = path
+        self.line_number = line_number
+        self.size_bytes = size_bytes
+        self.limit_bytes = limit_bytes
+        super().__init__(
+            f"cannot hold a record: path={path}, line={line_number}, size_bytes>={size_bytes}, "
+            f"limit_bytes={limit_bytes}; expected a record within the limit. Give the workers more memory "
+            "(ZephyrContext(task_memory=...)) or split the record."
+        )
+
+
+class CorruptInputError(ZephyrError, OSError):
+    """An input file is truncated or not what its suffix says."""
+
+    def __init__(self, path: str, reason: str, offset_bytes: int | None = None) -> None:
+        self.path = path
+        self.reason = reason
+        self.offset_bytes = offset_bytes
+        place = "" if offset_bytes is None else f", offset_bytes={offset_bytes}"
+        super().__init__(
+            f"cannot read an input file: path={path}{place}, reason={reason}; expected a complete file in the format "
+            "its suffix names. Fetch the file again."
+        )
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class MissingInputError(ZephyrError, FileNotFoundError):
+    """An input file disappeared after planning."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        super().__init__(
+            f"cannot open an input file: path={path} does not exist; expected the file that was there when the "
+            "pipeline was planned. Restore it, or run again to plan from what is there."
+        )
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class OutputError(ZephyrError, OSError):
+    """An output could not be written; what was staged has been removed."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        self.path = path
+        self.reason = reason
+        super().__init__(
+            f"cannot write an output: path={path}, reason={reason}; expected a writable place with enough room. "
+            "Nothing half-written was left. Free space or choose another path, then run again."
+        )
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class TaskFailedError(ZephyrError, RuntimeError):
+    """User code failed more often than allowed; the original exception is the `__cause__`."""
+
+    def __init__(self, stage: str, shard: int, failures: int, worker: str, cause: str, trace: str = "") -> None:
+        self.stage = stage
+        self.shard = shard
+        self.failures = failures
+        self.worker = worker
+        self.cause = cause
+        self.trace = trace
+        super().__init__(
+            f"cannot finish a task: stage={stage}, shard={shard}, failures={failures}, worker={worker}, "
+            f"error={cause}; expected the user function to succeed. Fix the function; its traceback is in .trace."
+        )
+
+
+class WorkersLostError(ZephyrError, RuntimeError):
+    """Worker processes died more often than allowed."""
+
+    def __init__(self, stage: str, shard: int, losses: int, detail: str) -> None:
+        self.stage = stage
+        self.shard = shard
+        self.losses = losses
+        self.detail = detail
+        super().__init__(
+            f"cannot finish a task: stage={stage}, shard={shard} lost its worker {losses} times, last={detail}; "
+            "expected workers to stay alive (an out-of-memory kill looks like this). Lower max_workers, or make the "
+            "shards smaller."
+        )
+
+
+class ContextClosedError(ZephyrError, RuntimeError):
+    """A closed ZephyrContext was used."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(
+            f"cannot execute: context name={name!r} is closed; expected an open context. Execute inside its `with` "
+            "block, or make a new ZephyrContext."
+        )
+
+
+class IllegalTransitionError(ZephyrError, RuntimeError):
+    """The coordinator was told something impossible; the last events are attached."""
+
+    def __init__(self, event: str, reason: str, story: Sequence[str]) -> None:
+        self.event = event
+        self.reason = reason
+        self.story = tuple(story)
+        tail = "; ".join(story) or "none"
+        super().__init__(
+            f"cannot apply an event: event={event}, reason={reason}; expected events that follow the protocol. "
+            f"Report this with the last events: {tail}"
+        )

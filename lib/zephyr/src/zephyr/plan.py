@@ -1,0 +1,512 @@
+"""From a lazy pipeline to stages of independent tasks. Pure: the plan is data, and planning reads no file contents.
+
+A *stage* is a set of tasks, one per shard, that need nothing from each other. A stage has *branches* (a union or a
+join has several), each with its own input and its own fused chain of row operations; its output is either collected
+blocks or a shuffle by key, range or position. Exchange operations end a stage; row operations never do.
+
+Two rewrites happen on the chain behind a reader. *Pushdown*: column expressions and projections that follow it
+directly move into the reader, until a Python callable, which may look at anything, stops them. *Row reading*: when
+the next operation is a Python callable anyway, JSON lines become dicts at once, without a detour through Arrow.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from zephyr._ops import (
+    Count,
+    Deduplicate,
+    ExchangeOp,
+    FileSource,
+    Filter,
+    FlatMap,
+    GroupBy,
+    Join,
+    Key,
+    ListSource,
+    Load,
+    LogicalOp,
+    Map,
+    MapShard,
+    Pipeline,
+    Reduce,
+    Reshard,
+    RowOp,
+    Select,
+    SortBy,
+    Source,
+    Take,
+    TakePerShard,
+    UnionSource,
+    Window,
+    WindowBy,
+    Write,
+)
+from zephyr._paths import FileEntry, format_shard_path, resolve_glob
+from zephyr.errors import DuplicateOutputError, PlanError
+from zephyr.expr import Expr
+
+# Physical vocabulary
+
+
+@dataclass(frozen=True)
+class SourceInput:
+    """Shards of source items that the plan itself carries."""
+
+    shards: tuple[tuple[Any, ...], ...]
+
+    @property
+    def num_shards(self) -> int:
+        """Number of tasks that read this input."""
+        return len(self.shards)
+
+
+@dataclass(frozen=True)
+class BlocksInput:
+    """Blocks that an earlier stage collected, gathered in order or dealt in turn."""
+
+    stage: int
+    num_shards: int
+
+
+@dataclass(frozen=True)
+class ShuffleInput:
+    """Sorted runs that an earlier stage scattered; task i reads target i."""
+
+    stage: int
+    num_shards: int
+
+
+type Input = SourceInput | BlocksInput | ShuffleInput
+
+
+@dataclass(frozen=True)
+class FoldShard:
+    """All items of a shard -> fn(iterator); an empty shard gives nothing."""
+
+    fn: Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class CountShard:
+    """All items of a shard -> their number."""
+
+
+@dataclass(frozen=True)
+class SumShard:
+    """All numbers of a shard -> their sum; 0 for an empty one."""
+
+
+@dataclass(frozen=True)
+class WriteShard:
+    """Write shard i to paths[i]; the item afterwards is the path."""
+
+    format: Literal["jsonl", "parquet"]
+    paths: tuple[str, ...]
+    schema: pa.Schema | None
+    skip_existing: bool
+
+
+@dataclass(frozen=True)
+class ReduceGroups:
+    """Groups of equal keys -> reducer(key, items)."""
+
+    reducer: Callable[[Any, Any], Any]
+
+
+@dataclass(frozen=True)
+class KeepFirst:
+    """Groups of equal keys -> their first item, columns staying columns."""
+
+
+@dataclass(frozen=True)
+class JoinGroups:
+    """Groups of equal keys, left side before right -> pairs."""
+
+    combiner: Callable[[Any, Any], Any] | None
+    how: str
+
+
+@dataclass(frozen=True)
+class DropKeys:
+    """Shuffled items without their keys, in shuffle order."""
+
+
+type PhysicalOp = (
+    RowOp | FoldShard | CountShard | SumShard | WriteShard | ReduceGroups | KeepFirst | JoinGroups | DropKeys
+)
+
+
+@dataclass(frozen=True)
+class KeySpec:
+    """How a branch keys its items; `side` orders the branches of a join within a key."""
+
+    key: Key
+    sort_by: Key | None = None
+    side: int | None = None
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Part of a stage: an input, a fused chain, and the key of a scatter."""
+
+    input: Input
+    ops: tuple[PhysicalOp, ...] = ()
+    key: KeySpec | None = None
+
+
+@dataclass(frozen=True)
+class Collect:
+    """Keep the items of each task as blocks."""
+
+
+@dataclass(frozen=True)
+class HashScatter:
+    """Send each item to the target that its key hashes to."""
+
+    num_targets: int
+    combiner: Callable[[Any, Any], Any] | None = None
+    keep_first: bool = False
+
+
+@dataclass(frozen=True)
+class RangeScatter:
+    """Sort, and let targets be ranges of keys that are chosen from a sample after the stage."""
+
+    num_targets: int
+    reverse: bool = False
+
+
+@dataclass(frozen=True)
+class RowScatter:
+    """Deal single items to the targets in turn."""
+
+    num_targets: int
+
+
+type Output = Collect | HashScatter | RangeScatter | RowScatter
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Tasks that can run side by side."""
+
+    index: int
+    name: str
+    branches: tuple[Branch, ...]
+    output: Output
+
+    @property
+    def num_tasks(self) -> int:
+        """One task per shard of every branch."""
+        return sum(branch.input.num_shards for branch in self.branches)
+
+    def locate(self, shard: int) -> tuple[Branch, int]:
+        """Branch of a task and the task's number within it."""
+        for branch in self.branches:
+            if shard < branch.input.num_shards:
+                return branch, shard
+            shard -= branch.input.num_shards
+        raise IndexError(shard)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Stages in the order in which they run; the last one holds the results."""
+
+    stages: tuple[Stage, ...]
+
+
+# Planning
+
+Lister = Callable[[Sequence[str], bool], list[FileEntry]]
+
+
+def _list_files(patterns: Sequence[str], empty_glob_ok: bool) -> list[FileEntry]:
+    return resolve_glob(patterns, empty_glob_ok=empty_glob_ok)
+
+
+def compute_plan(pipeline: Pipeline, *, list_files: Lister = _list_files) -> Plan:
+    """Plan a pipeline.
+
+    Args:
+        pipeline: What a `Dataset` holds.
+        list_files: Lists the files of patterns; the only contact with the outside.
+    Raises:
+        PlanError: output paths cannot be formed.
+        DuplicateOutputError: two shards would write one path.
+        NoInputFilesError: a pattern matched nothing.
+    Example:
+        >>> from zephyr import Dataset
+        >>> plan = compute_plan(Dataset.from_list([3, 1]).map(abs).filter(bool).count().pipeline)
+        >>> [stage.name for stage in plan.stages]
+        ['map → filter → count', 'sum']
+    """
+    planner = _Planner(list_files)
+    branches = planner.branches(pipeline)
+    planner.end_stage(branches, Collect())
+    return Plan(tuple(planner.stages))
+
+
+class _Planner:
+    def __init__(self, list_files: Lister) -> None:
+        self.list_files = list_files
+        self.stages: list[Stage] = []
+
+    def branches(self, pipeline: Pipeline) -> list[Branch]:
+        branches = self._source(pipeline.source)
+        for op in pipeline.ops:
+            branches = self._apply(branches, op)
+        return branches
+
+    def end_stage(self, branches: Sequence[Branch], output: Output) -> int:
+        index = len(self.stages)
+        done = tuple(replace(branch, ops=optimize(branch.ops)) for branch in branches)
+        name = _stage_name(done, output)
+        self.stages.append(Stage(index, name, done, output))
+        return index
+
+    def _source(self, source: Source) -> list[Branch]:
+        match source:
+            case ListSource(items, num_shards):
+                bounds = [len(items) * i // num_shards for i in range(num_shards + 1)] if num_shards else [0]
+                shards = tuple(items[a:b] for a, b in pairwise(bounds))
+                return [Branch(SourceInput(shards))]
+            case FileSource(patterns, empty_glob_ok, shard_bytes):
+                entries = self.list_files(patterns, empty_glob_ok)
+                return [Branch(SourceInput(tuple(group_files(entries, shard_bytes))))]
+            case UnionSource(parts):
+                return [branch for part in parts for branch in self.branches(part)]
+        raise PlanError(
+            f"cannot plan a source: source={source!r}; expected a list, files or a union. Use Dataset's methods."
+        )
+
+    def _apply(self, branches: list[Branch], op: LogicalOp) -> list[Branch]:
+        match op:
+            case Write():
+                return self._write(branches, op)
+            case Reshard() | GroupBy() | Deduplicate() | Reduce() | Count() | Take() | SortBy() | Join():
+                return self._exchange(branches, op)
+        return _append(branches, op)
+
+    def _write(self, branches: list[Branch], op: Write) -> list[Branch]:
+        sources: list[tuple[Any, ...]] = []
+        for branch in branches:
+            known = branch.input.shards if isinstance(branch.input, SourceInput) else ((),) * branch.input.num_shards
+            sources.extend(known)
+        total = len(sources)
+        paths = tuple(format_shard_path(op.pattern, i, total, source_items=items) for i, items in enumerate(sources))
+        owners: dict[str, int] = {}
+        for shard, path in enumerate(paths):
+            if path in owners:
+                raise DuplicateOutputError(path, (owners[path], shard))
+            owners[path] = shard
+        for items in sources:
+            for item in items:
+                if isinstance(item, str) and item in owners:
+                    raise PlanError(
+                        f"cannot plan the write: path={item!r} is also an input of this pipeline; expected outputs "
+                        "apart from inputs, or a retry would read its own output. Write to another folder."
+                    )
+        return _append(branches, WriteShard(op.format, paths, op.schema, op.skip_existing))
+
+    def _exchange(self, branches: list[Branch], op: ExchangeOp) -> list[Branch]:
+        num = sum(branch.input.num_shards for branch in branches)
+        match op:
+            case Reshard(num_shards, mode):
+                return self._reshard(branches, num_shards, mode)
+            case GroupBy(key, reducer, sort_by, targets, combiner):
+                scatter = HashScatter(targets or max(num, 1), combiner)
+                return self._shuffle(branches, KeySpec(key, sort_by), scatter, ReduceGroups(reducer))
+            case Deduplicate(key, targets):
+                scatter = HashScatter(targets or max(num, 1), keep_first=True)
+                return self._shuffle(branches, KeySpec(key), scatter, KeepFirst())
+            case SortBy(key, reverse, targets):
+                scatter = RangeScatter(targets or max(num, 1), reverse)
+                return self._shuffle(branches, KeySpec(key), scatter, DropKeys())
+            case Reduce(local, global_):
+                return _append(self._gather(_append(branches, FoldShard(local)), num), FoldShard(global_))
+            case Count():
+                return _append(self._gather(_append(branches, CountShard()), num), SumShard())
+            case Take(limit):
+                return _append(self._gather(_append(branches, TakePerShard(limit)), num), TakePerShard(limit))
+            case Join():
+                return self._join(branches, op, num)
+        raise PlanError(f"cannot plan an operation: op={op!r}; expected one of Dataset's methods. Use those.")
+
+    def _gather(self, branches: list[Branch], num: int) -> list[Branch]:
+        return branches if num == 1 else [Branch(BlocksInput(self.end_stage(branches, Collect()), 1))]
+
+    def _reshard(self, branches: list[Branch], num_shards: int, mode: str) -> list[Branch]:
+        inputs = [branch.input for branch in branches]
+        if not any(branch.ops for branch in branches) and all(isinstance(i, SourceInput) for i in inputs):
+            items = tuple(x for i in inputs if isinstance(i, SourceInput) for shard in i.shards for x in shard)
+            bounds = [len(items) * i // num_shards for i in range(num_shards + 1)]
+            return [Branch(SourceInput(tuple(items[a:b] for a, b in pairwise(bounds))))]
+        if mode == "blocks":
+            return [Branch(BlocksInput(self.end_stage(branches, Collect()), num_shards))]
+        stage = self.end_stage(branches, RowScatter(num_shards))
+        return [Branch(ShuffleInput(stage, num_shards), (DropKeys(),))]
+
+    def _shuffle(
+        self, branches: list[Branch], key: KeySpec, output: HashScatter | RangeScatter, reader: PhysicalOp
+    ) -> list[Branch]:
+        stage = self.end_stage([replace(branch, key=key) for branch in branches], output)
+        return [Branch(ShuffleInput(stage, output.num_targets), (reader,))]
+
+    def _join(self, branches: list[Branch], op: Join, num: int) -> list[Branch]:
+        right = self.branches(op.right)
+        targets = op.num_output_shards or max(num, sum(b.input.num_shards for b in right), 1)
+        sides = [replace(b, key=KeySpec(op.left_key, side=0)) for b in branches]
+        sides += [replace(b, key=KeySpec(op.right_key, side=1)) for b in right]
+        stage = self.end_stage(sides, HashScatter(targets))
+        return [Branch(ShuffleInput(stage, targets), (JoinGroups(op.combiner, op.how),))]
+
+
+def _append(branches: Sequence[Branch], op: PhysicalOp) -> list[Branch]:
+    return [replace(branch, ops=(*branch.ops, op)) for branch in branches]
+
+
+def group_files(entries: Sequence[FileEntry], shard_bytes: int | None) -> Iterator[tuple[str, ...]]:
+    """One shard per file, or consecutive files together while their sizes stay within `shard_bytes`."""
+    group: list[str] = []
+    size = 0
+    for entry in entries:
+        if group and (shard_bytes is None or size + entry.size_bytes > shard_bytes):
+            yield tuple(group)
+            group, size = [], 0
+        group.append(entry.path)
+        size += entry.size_bytes
+    if group:
+        yield tuple(group)
+
+
+# Rewrites on one chain
+
+
+def optimize(ops: tuple[PhysicalOp, ...]) -> tuple[PhysicalOp, ...]:
+    """Move expressions and projections into a leading reader, and let it make rows if rows are what comes next."""
+    if not ops or not isinstance(ops[0], Load):
+        return ops
+    load, rest = ops[0], list(ops[1:])
+    while rest and (moved := _absorb(load, rest[0])) is not None:
+        load = moved
+        rest.pop(0)
+    if rest and _needs_rows(rest[0]):
+        load = replace(load, as_rows=True)
+    return (load, *rest)
+
+
+def _absorb(load: Load, op: PhysicalOp) -> Load | None:
+    if isinstance(op, Filter) and isinstance(op.predicate, Expr):
+        if load.columns is not None and not op.predicate.columns() <= set(load.columns):
+            return None
+        return replace(load, predicate=op.predicate if load.predicate is None else load.predicate & op.predicate)
+    if isinstance(op, Select):
+        kept = op.columns if load.columns is None else tuple(c for c in op.columns if c in load.columns)
+        return replace(load, columns=kept)
+    return None
+
+
+def _needs_rows(op: PhysicalOp) -> bool:
+    if isinstance(op, Filter):
+        return not isinstance(op.predicate, Expr)
+    return isinstance(op, Map | FlatMap | MapShard | Window | WindowBy | FoldShard)
+
+
+# Explaining
+
+
+_NAMES = {
+    "FlatMap": "flat_map",
+    "MapShard": "map_shard",
+    "MapBatches": "map_batches",
+    "WindowBy": "window_by",
+    "TakePerShard": "take",
+    "FoldShard": "fold",
+    "CountShard": "count",
+    "SumShard": "sum",
+    "ReduceGroups": "reduce",
+    "KeepFirst": "keep_first",
+    "JoinGroups": "join",
+    "DropKeys": "",
+}
+
+
+def op_name(op: PhysicalOp) -> str:
+    """Short name of an operation, as in the method that made it."""
+    if isinstance(op, Load):
+        return "load" if op.format == "auto" else f"load_{op.format}"
+    if isinstance(op, WriteShard):
+        return f"write_{op.format}"
+    name = type(op).__name__
+    return _NAMES.get(name, name.lower())
+
+
+def _output_name(output: Output) -> str:
+    return {"HashScatter": "shuffle", "RangeScatter": "sort", "RowScatter": "deal"}.get(type(output).__name__, "")
+
+
+def _stage_name(branches: tuple[Branch, ...], output: Output) -> str:
+    chains = [" → ".join(filter(None, map(op_name, branch.ops))) for branch in branches]
+    body = " | ".join(dict.fromkeys(chain for chain in chains if chain))
+    return " → ".join(part for part in (body, _output_name(output)) if part) or "items"
+
+
+def explain(plan: Plan) -> str:
+    """Describe a plan, one line per stage and one per operation that is more than its name."""
+    lines = []
+    for stage in plan.stages:
+        lines.append(f"stage {stage.index}: {stage.name} [{stage.num_tasks} tasks]")
+        for branch in stage.branches:
+            lines.append(f"  from {_describe_input(branch.input)}")
+            lines.extend(f"  {text}" for op in branch.ops if (text := _describe(op)))
+            if branch.key is not None:
+                sort = "" if branch.key.sort_by is None else f", sort_by={_describe_key(branch.key.sort_by)}"
+                lines.append(f"  key={_describe_key(branch.key.key)}{sort}")
+        lines.append(f"  to {_describe_output(stage.output)}")
+    return "\n".join(lines)
+
+
+def _describe_input(source: Input) -> str:
+    match source:
+        case SourceInput(shards):
+            items = sum(map(len, shards))
+            return f"source: {items} items in {len(shards)} shards"
+        case BlocksInput(stage, num):
+            return f"blocks of stage {stage} in {num} shards"
+        case ShuffleInput(stage, num):
+            return f"shuffle of stage {stage} in {num} targets"
+
+
+def _describe(op: PhysicalOp) -> str:
+    match op:
+        case Load():
+            columns = "all" if op.columns is None else ", ".join(op.columns) or "none"
+            pushed = "" if op.predicate is None else f", filter {op.predicate!r} pushed down"
+            return f"{op_name(op)}: columns {columns}{pushed}, as {'rows' if op.as_rows else 'Arrow batches'}"
+        case Filter(predicate) if isinstance(predicate, Expr):
+            return f"filter: {predicate!r} on Arrow batches"
+        case WriteShard():
+            first = op.paths[0] if op.paths else "nothing"
+            return f"{op_name(op)}: {len(op.paths)} files, first {first}{', skip_existing' if op.skip_existing else ''}"
+    return ""
+
+
+def _describe_key(key: Key) -> str:
+    return repr(key) if isinstance(key, Expr | str) else getattr(key, "__qualname__", type(key).__name__)
+
+
+def _describe_output(output: Output) -> str:
+    match output:
+        case HashScatter(num, combiner, keep_first):
+            early = ", combined early" if combiner is not None or keep_first else ""
+            return f"{num} targets by key hash{early}"
+        case RangeScatter(num, reverse):
+            return f"{num} targets by key range{', descending' if reverse else ''}"
+        case RowScatter(num):
+            return f"{num} targets in turn"
+    return "collected blocks"

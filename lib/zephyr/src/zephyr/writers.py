@@ -1,0 +1,267 @@
+"""Blocks to files: staged, validated, and renamed only after the driver has accepted the attempt.
+
+Equal items give equal bytes: no time, host or random value enters a file, and neither the number of workers nor the
+way items were cut into blocks on the way is visible in it. JSON lines keep the keys of each record in their order;
+NaN becomes null, as JSON has none. Parquet is zstd-compressed; its schema is the one given, or the union of what the
+records have (see `_schema`), also when a wider type turns up after part of the file is written.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from zephyr import counters
+from zephyr._arrow import pc
+from zephyr._blocks import Block, batches_of, rows_of
+from zephyr._files import CompressedWriter, StagedFile, open_input, output_error, remove_file
+from zephyr._schema import conform, unify_schemas
+from zephyr.errors import OutputError, RecordTypeError
+
+ROW_GROUP_BYTES = 64 << 20
+"""Arrow bytes that make one Parquet row group."""
+
+_ROW_GROUP_ROWS = 1 << 20
+_PARQUET_ZSTD_LEVEL = 3
+_LONG_TEXT = 64
+_ENCODE_ROWS = 1024
+
+
+@dataclass(frozen=True)
+class WrittenFile:
+    """What a writer made: the staged file, its size, and the number of items in it."""
+
+    staged: str
+    size_bytes: int
+    num_rows: int
+
+
+def write_file(
+    blocks: Iterable[Block],
+    *,
+    kind: Literal["jsonl", "parquet"],
+    staged: str,
+    target: str,
+    schema: pa.Schema | None = None,
+) -> WrittenFile:
+    """Write all blocks to a staged file and check what is on disk.
+
+    Args:
+        blocks: The items.
+        kind: "jsonl" or "parquet".
+        staged: Where to write.
+        target: Final path, whose suffix decides about compression; for messages.
+        schema: Contract for Parquet; inferred when None.
+    Raises:
+        OutputError: the file could not be written, or is not what was written; nothing is left.
+        SchemaConflictError, RecordTypeError: the items do not fit one schema; nothing is left.
+    """
+    sink = (
+        _JsonlSink(StagedFile(staged, target)) if kind == "jsonl" else _ParquetSink(StagedFile(staged, target), schema)
+    )
+    try:
+        count = sink.write(blocks)
+        sink.check(count)
+    except BaseException:
+        sink.file.discard()
+        raise
+    counters.increment("zephyr/records_out", count)
+    counters.increment("zephyr/bytes_out", sink.file.size_bytes)
+    return WrittenFile(sink.file.path, sink.file.size_bytes, count)
+
+
+class _JsonlSink:
+    """Lines, encoded a thousand at a time."""
+
+    def __init__(self, file: StagedFile) -> None:
+        self.file = file
+
+    def write(self, blocks: Iterable[Block]) -> int:
+        writer = CompressedWriter(self.file)
+        encoder = msgspec.json.Encoder()
+        count = 0
+        for block in blocks:
+            rows = rows_of(block)
+            for at in range(0, len(rows), _ENCODE_ROWS):
+                writer.write(_encode(encoder, rows[at : at + _ENCODE_ROWS]))
+            count += len(rows)
+        writer.finish()
+        return count
+
+    def check(self, count: int) -> None:
+        with open_input(self.file.path) as stream:
+            size = stream.seek(0, 2)
+        if size != self.file.size_bytes:
+            raise OutputError(self.file.target, f"wrote {self.file.size_bytes} bytes but the file has {size}")
+
+
+def _encode(encoder: msgspec.json.Encoder, rows: list[object]) -> bytes:
+    try:
+        return encoder.encode_lines(rows)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        for row in rows:
+            try:
+                encoder.encode(row)
+            except (TypeError, ValueError, OverflowError, RecursionError) as cause:
+                raise RecordTypeError("write_jsonl", type(row).__name__, f"{repr(row)[:80]} ({cause})") from cause
+        raise RecordTypeError("write_jsonl", "list", str(error)) from error
+
+
+class _Counted:
+    """The file-like face of a staged file that Arrow's Parquet writer needs; remembers our own error."""
+
+    closed = False
+
+    def __init__(self, file: StagedFile) -> None:
+        self.file = file
+        self.error: OutputError | None = None
+
+    def write(self, data: bytes) -> int:
+        try:
+            return self.file.write(data)
+        except OutputError as error:
+            self.error = error
+            raise
+
+    def flush(self) -> None:
+        return
+
+    def close(self) -> None:
+        self.closed = True
+
+    def tell(self) -> int:
+        return self.file.size_bytes
+
+    def seekable(self) -> bool:
+        return False
+
+    def readable(self) -> bool:
+        return False
+
+    def writable(self) -> bool:
+        return True
+
+
+class _ParquetSink:
+    """Row groups of a fixed size; when the schema widens late, what is written so far is written again."""
+
+    def __init__(self, file: StagedFile, schema: pa.Schema | None) -> None:
+        self.file = file
+        self.contract = schema
+        self.schema = schema
+        self.pending: list[pa.RecordBatch] = []
+        self.pending_bytes = self.pending_rows = self.count = 0
+        self.writer: pq.ParquetWriter | None = None
+        self.stream: _Counted | None = None
+
+    def write(self, blocks: Iterable[Block]) -> int:
+        target = self.file.target
+        for batch in batches_of(blocks, operation="write_parquet", where=target):
+            self._admit(batch)
+            if self.pending_bytes >= ROW_GROUP_BYTES or self.pending_rows >= _ROW_GROUP_ROWS:
+                self._flush()
+        self._flush()
+        self._open()
+        self._close()
+        self.file.finish()
+        return self.count
+
+    def check(self, count: int) -> None:
+        with open_input(self.file.path) as stream:
+            try:
+                found = pq.read_metadata(stream).num_rows
+            except pa.ArrowInvalid as error:
+                raise OutputError(self.file.target, f"the file cannot be read back: {error}") from error
+        if found != count:
+            raise OutputError(self.file.target, f"wrote {count} rows but the file has {found}")
+
+    def _admit(self, batch: pa.RecordBatch) -> None:
+        target = self.file.target
+        if self.contract is not None:
+            batch = conform(batch, self.contract, where=target)
+        else:
+            batch = _without_metadata(batch)
+            wider = batch.schema if self.schema is None else unify_schemas(self.schema, batch.schema, where=target)
+            if self.writer is not None and not wider.equals(self.schema):
+                self._rewrite(wider)
+            self.schema = wider
+        self.pending.append(batch)
+        self.pending_bytes += batch.nbytes
+        self.pending_rows += batch.num_rows
+        self.count += batch.num_rows
+
+    def _open(self) -> pq.ParquetWriter:
+        if self.writer is None:
+            schema = self.schema if self.schema is not None else pa.schema([])
+            self.stream = _Counted(self.file)
+            self.writer = pq.ParquetWriter(
+                self.stream,
+                schema,
+                compression="zstd",
+                compression_level=_PARQUET_ZSTD_LEVEL,
+                use_dictionary=_dictionary_columns(schema, self.pending),
+                write_page_index=True,
+            )
+        return self.writer
+
+    def _flush(self) -> None:
+        if not self.pending:
+            return
+        assert self.schema is not None
+        batches = [conform(batch, self.schema, where=self.file.target) for batch in self.pending]
+        table = pa.Table.from_batches(batches, schema=self.schema)
+        self._guard(lambda writer: writer.write_table(table, row_group_size=max(1, table.num_rows)))
+        self.pending, self.pending_bytes, self.pending_rows = [], 0, 0
+
+    def _guard(self, action: Callable[[pq.ParquetWriter], object]) -> None:
+        try:
+            action(self._open())
+        except OSError as error:
+            known = self.stream.error if self.stream is not None else None
+            raise known or output_error(self.file.target, error) from error
+
+    def _close(self) -> None:
+        self._guard(lambda writer: writer.close())
+        self.writer = None
+
+    def _rewrite(self, schema: pa.Schema) -> None:
+        """Write the row groups so far again with a wider schema, into the same staged name."""
+        self._flush()
+        self._close()
+        old = self.file
+        old.finish()
+        wide = StagedFile(old.path.removesuffix(".tmp") + "w.tmp", old.target)
+        self.file, self.schema = wide, schema
+        try:
+            with pq.ParquetFile(old.path) as written:
+                for index in range(written.num_row_groups):
+                    table = written.read_row_group(index)
+                    batches = [conform(b, schema, where=old.target) for b in table.to_batches()]
+                    out = pa.Table.from_batches(batches, schema=schema)
+                    self._guard(lambda writer, out=out: writer.write_table(out, row_group_size=max(1, out.num_rows)))
+        finally:
+            remove_file(old.path)
+
+
+def _without_metadata(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch if batch.schema.metadata is None else batch.replace_schema_metadata(None)
+
+
+def _dictionary_columns(schema: pa.Schema, batches: list[pa.RecordBatch]) -> list[str] | bool:
+    """Columns worth a dictionary: not long text, where building one costs time and never pays."""
+    if not batches:
+        return True
+    kept = []
+    for field in schema:
+        if pa.types.is_nested(field.type):
+            return True
+        if pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
+            index = batches[0].schema.get_field_index(field.name)
+            mean = pc.mean(pc.binary_length(batches[0].column(index))).as_py() if index >= 0 else 0
+            if mean is not None and mean > _LONG_TEXT:
+                continue
+        kept.append(field.name)
+    return kept or False
