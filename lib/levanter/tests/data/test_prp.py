@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from levanter.data._prp import FeistelPermutation, LcgPermutation, make_permutation
 from levanter.data.errors import DatasetIndexError, PermutationError
 

@@ -1,7 +1,6 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from levanter.schedule import BatchSchedule, ScheduleStep, value_at_step
 
 

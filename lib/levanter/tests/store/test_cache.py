@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from levanter.store.cache import SerialCacheWriter, TreeCache, consolidate_shard_cache_ledgers, verify_cache
 from levanter.store.errors import (
     CacheExistsError,

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from levanter.store._arrays import MERGE_GAP_ELEMENTS, plan_reads
 from levanter.store.errors import RowIndexError, SchemaError, StoragePathError
 from levanter.store.jagged_array import JaggedArrayStore, PreparedBatch

@@ -7,8 +7,6 @@ import sys
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer
-
 from levanter.tokenizers import HfTokenizer, MarinTokenizer, PassthroughTokenizer, load_tokenizer, save_tokenizer
 from levanter.tokenizers.errors import (
     InvalidTextError,
@@ -17,6 +15,7 @@ from levanter.tokenizers.errors import (
     VocabularySizeError,
 )
 from levanter.tokenizers.training import train_byte_bpe
+from tokenizers import Tokenizer
 
 TEXTS = [f"def function_{i}(argument):\n    return argument + {i}  # <|endoftext|> naïve\n" for i in range(200)]
 

@@ -1,8 +1,9 @@
 """Examples to batches: the array leaves of a pytree, stacked along a new first axis.
 
 An example is any pytree of arrays and named arrays. Its *leaves* here are the raw arrays in the order
-``jax.tree.leaves`` gives with a named array counted as one leaf. Data sets that can, build stacked leaves directly
-(one vectorised read for a batch); others stack item by item. :func:`batch_from_leaves` rebuilds the pytree.
+``jax.tree.leaves`` gives with a named array counted as one leaf; Python scalars in the tree are settings, not data, and
+stay as they are. Datasets that can, build stacked leaves directly (one vectorised read for a batch); others stack item
+by item. :func:`batch_from_leaves` rebuilds the pytree.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,10 +19,14 @@ def is_named(leaf: Any) -> bool:
     return isinstance(leaf, hax.NamedArray)
 
 
+def _is_data(leaf: Any) -> bool:
+    return is_named(leaf) or not isinstance(leaf, bool | int | float | complex)
+
+
 def example_leaves(example: Any) -> list[np.ndarray]:
     """The raw arrays of one example."""
     leaves = jax.tree.leaves(example, is_leaf=is_named)
-    return [np.asarray(leaf.array if is_named(leaf) else leaf) for leaf in leaves]
+    return [np.asarray(leaf.array if is_named(leaf) else leaf) for leaf in leaves if _is_data(leaf)]
 
 
 def stack_examples(examples: Sequence[Any]) -> list[np.ndarray]:
@@ -49,7 +54,12 @@ def batch_from_leaves(
     """
     nodes, structure = jax.tree.flatten(exemplar, is_leaf=is_named)
     rebuilt = []
-    for node, array in zip(nodes, leaves, strict=True):
+    arrays = iter(leaves)
+    for node in nodes:
+        if not _is_data(node):
+            rebuilt.append(node)
+            continue
+        array = next(arrays)
         placed = array if finish is None else finish(node, array)
         rebuilt.append(hax.NamedArray(placed, (batch_axis, *node.axes)) if is_named(node) else placed)
     return jax.tree.unflatten(structure, rebuilt)

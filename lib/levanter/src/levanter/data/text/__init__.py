@@ -1,0 +1,1 @@
+"""Text: from files through tokenizer and cache to language-model examples."""
