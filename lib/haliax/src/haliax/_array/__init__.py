@@ -1,0 +1,1 @@
+"""`NamedArray`, the plans that turn names into positions, and the context that maps names to a mesh."""

@@ -1,0 +1,579 @@
+"""Indexing by name: reads, and the `.at` property for functional writes.
+
+An index expression names axes and gives each an int, slice, dslice, list, or integer array. It is compiled to one
+positional index tuple for JAX (and the names of what it reads), so reads and writes share one plan and a write never
+performs the read.
+
+Order of new axes: index arrays are taken in the order in which the axes they index are stored; the axes of each later
+array are appended, or put in front when it shares an axis with the earlier ones. Placement follows NumPy: new axes
+stand where the indexed axes stood if those are contiguous (ints count), else in front. Sizes never matter.
+"""
+
+import operator
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from haliax._array.named import NamedArray, bind, intern_names, require_named, wrap
+from haliax._array.plan import align, alignment
+from haliax._array.sharding import out_sharding_for
+from haliax._axis.dslice import dslice
+from haliax._axis.types import Axis, AxisSelector, names_of, reject_duplicates
+from haliax._ops.broadcast import aligned_to, broadcast_to
+from haliax.errors import ArrayTypeError, AxisNotFoundError, AxisSizeMismatchError, AxisSpecError, format_axes, show
+
+
+class IndexPlan(NamedTuple):
+    """A positional index, the names and sizes of what it reads, and whether it reads beyond the end as 0."""
+
+    positional: tuple[Any, ...]
+    names: tuple[str, ...]
+    shape: tuple[int, ...]
+    fill: bool
+
+
+class _Advanced(NamedTuple):
+    """One index array with the names of its dimensions."""
+
+    array: Any
+    names: tuple[str, ...]
+
+
+def _is_pallas_dslice(item: Any) -> bool:
+    return type(item).__name__ == "Slice" and hasattr(item, "start") and hasattr(item, "size")
+
+
+def _is_integer_like(item: Any) -> bool:
+    return hasattr(item, "dtype") and hasattr(item, "shape") and jnp.issubdtype(item.dtype, jnp.integer)
+
+
+def normalize_index(array: NamedArray, idx: Any) -> dict[str, Any]:
+    """Return {name: item} for a dict or a flat sequence of (axis, item) pairs.
+
+    Raises:
+        AxisSpecError: An odd number of entries, or another form.
+        AxisNotFoundError: An axis is absent.
+        AxisSizeMismatchError: A sized selector disagrees with the array.
+    """
+    if isinstance(idx, tuple) and len(idx) == 1 and isinstance(idx[0], tuple | Mapping):
+        idx = idx[0]
+    if isinstance(idx, tuple):
+        if len(idx) % 2:
+            raise AxisSpecError(
+                f"index: {len(idx)} entries for axes {format_axes(array.names)}; expected pairs. "
+                "Write x['axis', index] or x[{'axis': index}]."
+            )
+        idx = dict(zip(idx[::2], idx[1::2], strict=True))
+    if not isinstance(idx, Mapping):
+        raise AxisSpecError(
+            f"index: got a {type(idx).__name__} for axes {format_axes(array.names)}; expected pairs or a dict. "
+            "Write x['axis', index] or x[{'axis': index}]."
+        )
+    out: dict[str, Any] = {}
+    for axis, item in idx.items():
+        if not isinstance(axis, Axis | str):
+            raise AxisSpecError(f"index: axis has type {type(axis).__name__}; expected Axis or str.")
+        name = names_of(axis)[0]
+        if name not in array.names:
+            raise AxisNotFoundError("index", [name], array.axes)
+        if isinstance(axis, Axis) and axis.size != array.array.shape[array.names.index(name)]:
+            raise AxisSizeMismatchError("index", [("array", array.axes), ("requested", axis)])
+        out[name] = item
+    return out
+
+
+class _Compiler:
+    def __init__(self, array: NamedArray, items: dict[str, Any]):
+        self.names, self.shape, self.items = array.names, array.array.shape, items
+        self.basic: dict[int, slice] = {}
+        self.scalars: dict[int, Any] = {}
+        self.advanced: dict[int, _Advanced] = {}
+        self.fill = False
+
+    def classify(self) -> None:
+        for position, name in enumerate(self.names):
+            if name in self.items:
+                self.classify_one(position, name, self.items[name])
+
+    def classify_one(self, position: int, name: str, item: Any) -> None:
+        if isinstance(item, slice):
+            self.basic[position] = item
+        elif isinstance(item, dslice) or _is_pallas_dslice(item):
+            self.fill = True
+            offsets = jnp.arange(item.size) * getattr(item, "stride", 1)
+            start = item.start.array if isinstance(item.start, NamedArray) else item.start
+            self.advanced[position] = _Advanced(offsets + start, (name,))
+        elif isinstance(item, bool | np.bool_):
+            raise self.bad(name, item)
+        elif isinstance(item, int | np.integer):
+            self.scalars[position] = int(item)
+        elif isinstance(item, NamedArray):
+            self.named_item(position, name, item)
+        elif isinstance(item, list | tuple | range):
+            self.advanced[position] = _Advanced(jnp.asarray(np.asarray(item, dtype=np.int32)), (name,))
+        elif _is_integer_like(item) and item.shape == ():
+            self.scalars[position] = item
+        elif _is_integer_like(item) and len(item.shape) == 1 and isinstance(item, jax.Array):
+            self.advanced[position] = _Advanced(item, (self.name_for_raw(position, name, item.shape[0]),))
+        elif not hasattr(item, "dtype") and hasattr(type(item), "__index__"):
+            self.scalars[position] = operator.index(item)
+        else:
+            raise self.bad(name, item)
+
+    def bad(self, name: str, item: Any) -> AxisSpecError:
+        shape = f" of shape {item.shape}" if hasattr(item, "shape") else ""
+        return AxisSpecError(
+            f"index: cannot index axis {name!r} with a {type(item).__name__}{shape}; expected an int, slice, dslice, "
+            "list of ints, 1-D jax integer array or NamedArray. Only 1-D raw arrays have an obvious name; "
+            "wrap others with hax.named(array, axes)."
+        )
+
+    def named_item(self, position: int, name: str, item: NamedArray) -> None:
+        dtype = item.dtype
+        if jnp.issubdtype(dtype, jnp.bool_):
+            if item.names != (name,) or isinstance(item.array, jax.core.Tracer):
+                raise AxisSpecError(
+                    f"index: a mask for axis {name!r} must be concrete and have just that axis; got axes "
+                    f"{format_axes(item.names)}. Inside jit use hax.where."
+                )
+            if item.array.shape[0] != self.shape[position]:
+                raise AxisSizeMismatchError("index", [("array", self.sizes()), ("mask", item.axes)])
+            self.advanced[position] = _Advanced(jnp.asarray(np.nonzero(np.asarray(item.array))[0]), (name,))
+        elif not jnp.issubdtype(dtype, jnp.integer):
+            raise AxisSpecError(f"index: indices for axis {name!r} have dtype {dtype}; expected integers.")
+        elif not item.names:
+            self.scalars[position] = item.array
+        else:
+            self.advanced[position] = _Advanced(item.array, item.names)
+
+    def sizes(self) -> dict[str, int]:
+        return dict(zip(self.names, self.shape, strict=True))
+
+    def name_for_raw(self, position: int, name: str, size: int) -> str:
+        kept = [n for i, n in enumerate(self.names) if n not in self.items and self.shape[i] == size]
+        if not kept:
+            return name
+        if self.shape[position] == size or len(kept) > 1:
+            warnings.warn(
+                f"index axis {name!r} with a raw array of {size} elements: taken as indexed by axis {kept[0]!r}, which has "
+                "the same size. Pass a NamedArray to say which axis is meant.",
+                stacklevel=6,
+            )
+        return kept[0]
+
+    def share_kept_axes(self) -> None:
+        """Turn kept axes that an index array also has into batched gathers along them."""
+        used = {n for a in self.advanced.values() for n in a.names}
+        for position, name in enumerate(self.names):
+            if name in self.items and position not in self.basic:
+                continue
+            if name not in used:
+                continue
+            if position in self.basic:
+                raise AxisSpecError(
+                    f"index: axis {name!r} is sliced and also an axis of an index array; expected one of them. "
+                    "Slice first, in a separate step."
+                )
+            self.advanced[position] = _Advanced(jnp.arange(self.shape[position]), (name,))
+
+    def union(self, order: list[int]) -> tuple[tuple[str, ...], dict[str, int]]:
+        names: list[str] = []
+        sizes: dict[str, int] = {}
+        for position in order:
+            array, own = self.advanced[position]
+            for n, s in zip(own, array.shape, strict=True):
+                if sizes.setdefault(n, s) != s:
+                    operands = [
+                        (
+                            f"index of {self.names[p]}",
+                            dict(zip(self.advanced[p].names, self.advanced[p].array.shape, strict=True)),
+                        )
+                        for p in order
+                    ]
+                    raise AxisSizeMismatchError("index", [("array", self.sizes()), *operands])
+            new = [n for n in own if n not in names]
+            names = [*new, *names] if len(new) < len(own) else [*names, *new]
+        return tuple(names), sizes
+
+    def compile(self) -> IndexPlan:
+        self.classify()
+        given = sorted(self.advanced)
+        self.share_kept_axes()
+        shared = [p for p in sorted(self.advanced) if p not in given]
+        union, sizes = self.union(given + shared)
+        positional: list[Any] = []
+        kept: list[tuple[int, str, int]] = []
+        for position, name in enumerate(self.names):
+            if position in self.scalars:
+                positional.append(self.scalars[position])
+            elif position in self.advanced:
+                array, own = self.advanced[position]
+                plan = alignment(own, union)
+                positional.append(align(array, plan))
+            else:
+                cut = self.basic.get(position, slice(None))
+                positional.append(cut)
+                kept.append((position, name, len(range(*cut.indices(self.shape[position])))))
+        spots = sorted([*self.scalars, *self.advanced])
+        contiguous = bool(spots) and spots == list(range(spots[0], spots[-1] + 1))
+        insert = sum(1 for p, _, _ in kept if p < spots[0]) if contiguous else 0
+        out = [(n, s) for _, n, s in kept]
+        out[insert:insert] = [(n, sizes[n]) for n in union]
+        names = tuple(n for n, _ in out)
+        reject_duplicates("index", names, names)
+        while positional and isinstance(positional[-1], slice) and positional[-1] == slice(None):
+            positional.pop()
+        return IndexPlan(tuple(positional), intern_names(names), tuple(s for _, s in out), self.fill)
+
+
+def compile_index(array: NamedArray, idx: Any) -> IndexPlan:
+    """Compile an index expression for ``array``.
+
+    Raises:
+        AxisError: The expression does not fit the axes.
+    """
+    return _Compiler(array, normalize_index(array, idx)).compile()
+
+
+def _static_dslices(array: NamedArray, items: dict[str, Any]) -> dict[str, Any]:
+    """Replace a lone dslice that is provably in range by a plain slice: no gather."""
+    windows = [n for n, i in items.items() if isinstance(i, dslice)]
+    if len(windows) != 1 or any(not isinstance(i, slice | dslice) for i in items.values()):
+        return items
+    (name,) = windows
+    item, size = items[name], array.array.shape[array.names.index(name)]
+    if isinstance(item.start, int | np.integer) and 0 <= item.start <= size - item.size:
+        return {**items, name: slice(int(item.start), int(item.start) + item.size)}
+    return items
+
+
+def index(array: NamedArray, slices: Any) -> NamedArray:
+    """Read from ``array`` by name; ``array["axis", item]`` and ``array[{"axis": item}]`` call this.
+
+    Args:
+        array: Array.
+        slices: For each axis an int (drops it), slice or list (keeps its name), `dslice` (window with static size; 0
+            beyond the end), integer NamedArray (its axes replace the axis; names it shares with kept axes are batched).
+
+    Returns:
+        Always a NamedArray, without axes when every axis is dropped.
+
+    Raises:
+        AxisNotFoundError, AxisSizeMismatchError, AxisSpecError: The expression does not fit the axes.
+
+    Example:
+        >>> import haliax as hax
+        >>> x = hax.arange({"batch": 2, "pos": 3})
+        >>> x["pos", 1].tolist(), x["batch", 0, "pos", 1:].tolist()
+        ([1, 4], [1, 2])
+    """
+    require_named("index", array)
+    items = _static_dslices(array, normalize_index(array, slices))
+    plan = _Compiler(array, items).compile()
+    x = array.array
+    if not plan.positional:
+        return array
+    if isinstance(x, np.ndarray):
+        x = jnp.asarray(x)
+    target = out_sharding_for(plan.names)
+    if plan.fill:
+        extra = {} if target is None else {"out_sharding": target}
+        return wrap(x.at[plan.positional].get(mode="fill", fill_value=0, **extra), plan.names)
+    if target is not None and any(hasattr(p, "shape") for p in plan.positional):
+        return wrap(x.at[plan.positional].get(out_sharding=target), plan.names)
+    return wrap(x[plan.positional], plan.names)
+
+
+class _IndexUpdateHelper:
+    """``array.at``: index it by name to get `_IndexUpdateRef`."""
+
+    __slots__ = ("_array",)
+
+    def __init__(self, array: NamedArray):
+        self._array = array
+
+    def __getitem__(self, idx: Any) -> "_IndexUpdateRef":
+        return _IndexUpdateRef(self._array, idx)
+
+    def __repr__(self) -> str:
+        return f"at({self._array!r})"
+
+
+class _IndexUpdateRef:
+    """A place in an array: read it, or return a copy of the array that is changed there."""
+
+    __slots__ = ("_array", "_plan")
+
+    def __init__(self, array: NamedArray, idx: Any):
+        self._array = array
+        self._plan = compile_index(array, idx)
+
+    def get(
+        self,
+        *,
+        indices_are_sorted: bool = False,
+        unique_indices: bool = False,
+        mode: str | None = None,
+        fill_value: Any = None,
+    ) -> NamedArray:
+        """Read; ``mode`` says what happens out of range (promise_in_bounds, clip, drop, fill)."""
+        if mode is None and self._plan.fill:
+            mode, fill_value = "fill", 0
+        x = jnp.asarray(self._array.array).at[self._plan.positional]
+        out = x.get(
+            indices_are_sorted=indices_are_sorted, unique_indices=unique_indices, mode=mode, fill_value=fill_value
+        )
+        return wrap(out, self._plan.names)
+
+    def _update(self, method: str, update: Any, options: dict[str, Any]) -> NamedArray:
+        plan = self._plan
+        if isinstance(update, NamedArray):
+            extra = [n for n in update.names if n not in plan.names]
+            if extra:
+                raise AxisSpecError(
+                    f"at[...].{method}: update has axes {extra} that are not read by the index; update {show(update.axes)}, "
+                    f"place {format_axes(plan.names, plan.shape)}. Reduce the update, or index more axes."
+                )
+            target = tuple(map(Axis, plan.names, plan.shape))
+            for a in update.axes:
+                if plan.shape[plan.names.index(a.name)] != a.size:
+                    raise AxisSizeMismatchError(f"at[...].{method}", [("place", target), ("update", update.axes)])
+            value = aligned_to(update, plan.names)
+        elif getattr(update, "ndim", 0):
+            raise ArrayTypeError(
+                f"at[...].{method}: update is a raw array of shape {update.shape}; expected a NamedArray or a scalar."
+            )
+        else:
+            value = update
+        x = jnp.asarray(self._array.array)
+        value = jnp.asarray(value).astype(x.dtype) if method == "set" else value
+        return wrap(getattr(x.at[plan.positional], method)(value, **options), self._array.names)
+
+    def apply(self, func: Any, **options: Any) -> NamedArray:
+        """Replace what is there by ``func`` of it."""
+        x = jnp.asarray(self._array.array)
+        return wrap(x.at[self._plan.positional].apply(func, **options), self._array.names)
+
+
+def _at_method(name: str) -> Any:
+    def method(
+        self: _IndexUpdateRef,
+        update: Any,
+        *,
+        indices_are_sorted: bool = False,
+        unique_indices: bool = False,
+        mode: str | None = None,
+    ) -> NamedArray:
+        options = {"indices_are_sorted": indices_are_sorted, "unique_indices": unique_indices, "mode": mode}
+        return self._update(name, update, options)
+
+    method.__name__ = name
+    method.__doc__ = f"Return the array after `jax.Array.at[...].{name}` at this place; the update broadcasts by name."
+    return method
+
+
+for _name in ("set", "add", "subtract", "mul", "multiply", "divide", "max", "min", "power"):
+    setattr(_IndexUpdateRef, _name, _at_method(_name))
+
+
+def slice_(
+    array: NamedArray,
+    axis: AxisSelector | None = None,
+    new_axis: AxisSelector | None = None,
+    start: Any = 0,
+    length: Any = None,
+) -> NamedArray:
+    """Cut a window out of one axis (or several) with `lax.dynamic_slice`: the start may be traced and is clamped.
+
+    Args:
+        array: Array.
+        axis: Axis to cut; leave it out when ``start`` and ``length`` are mappings from axis to value.
+        new_axis: Name (and size) of the result; default the axis' own name.
+        start: First index, or {axis: first index}.
+        length: Elements, or {axis: elements or Axis}; an Axis also renames.
+
+    Raises:
+        AxisSpecError: Keys of ``start`` and ``length`` differ, or a static window lies beyond the end.
+    """
+    require_named("slice", array)
+    if axis is not None and isinstance(axis, Mapping):
+        start, length, axis = axis, start if new_axis is None else new_axis, None
+    if axis is not None:
+        name = names_of(axis)[0]
+        if length is None:
+            if not isinstance(new_axis, Axis):
+                raise AxisSpecError(f"slice {name!r}: no length; expected length= or a sized new_axis.")
+            length = new_axis.size
+        size = length.size if isinstance(length, Axis) else length
+        target = names_of(new_axis)[0] if new_axis is not None else length.name if isinstance(length, Axis) else name
+        return _dynamic_slice(array, {axis: start}, {axis: Axis(target, size)})
+    if not isinstance(start, Mapping) or not isinstance(length, Mapping):
+        raise AxisSpecError("slice: without axis, start and length must be mappings from axis to value.")
+    return _dynamic_slice(array, start, length)
+
+
+def _dynamic_slice(array: NamedArray, start: Mapping[Any, Any], length: Mapping[Any, Any]) -> NamedArray:
+    starts = normalize_index(array, dict(start))
+    lengths = normalize_index(array, dict(length))
+    if set(starts) != set(lengths):
+        raise AxisSpecError(
+            f"slice: start names {sorted(starts)}, length names {sorted(lengths)}; expected the same axes."
+        )
+    begin: list[Any] = []
+    sizes: list[int] = []
+    names: list[str] = []
+    for name, size in zip(array.names, array.array.shape, strict=True):
+        first = starts.get(name, 0)
+        first = first.array if isinstance(first, NamedArray) else first
+        wanted = lengths.get(name, size)
+        names.append(wanted.name if isinstance(wanted, Axis) else name)
+        wanted = wanted.size if isinstance(wanted, Axis) else wanted
+        if wanted > size or (isinstance(first, int | np.integer) and (first < 0 or first + wanted > size)):
+            raise AxisSpecError(
+                f"slice {name!r}: start={first if isinstance(first, int) else 'traced'}, length={wanted} exceeds size "
+                f"{size}. Shorten the window."
+            )
+        begin.append(first)
+        sizes.append(wanted)
+    reject_duplicates("slice", names, names)
+    if all(isinstance(b, int | np.integer) for b in begin):
+        x = jax.lax.slice(jnp.asarray(array.array), begin, [b + s for b, s in zip(begin, sizes, strict=True)])
+    else:
+        x = jax.lax.dynamic_slice(jnp.asarray(array.array), begin, sizes)
+    return wrap(x, intern_names(tuple(names)))
+
+
+def updated_slice(array: NamedArray, start: Mapping[AxisSelector, Any], update: NamedArray) -> NamedArray:
+    """Return ``array`` with a window replaced by ``update`` (`lax.dynamic_update_slice`).
+
+    Args:
+        array: Array.
+        start: First index per axis: int, tracer, or a NamedArray of ints whose axes are axes of ``array`` (each of
+            their elements gets its own start: ragged updates of a KV cache).
+        update: New values; axes that it lacks are broadcast.
+
+    Raises:
+        AxisSpecError: ``update`` has axes that ``array`` lacks, or a static window lies beyond the end.
+        AxisNotFoundError: An axis of ``start`` is absent.
+    """
+    require_named("updated_slice", array)
+    require_named("updated_slice", update, "update")
+    starts = normalize_index(array, dict(start))
+    extra = [n for n in update.names if n not in array.names]
+    if extra:
+        raise AxisSpecError(
+            f"updated_slice: update has axes {extra} that are not in the original array with shape {show(array.axes)}. "
+            "Rename or reduce the update."
+        )
+    shape = array.shape
+    for a in update.axes:
+        first = starts.get(a.name, 0)
+        limit = shape[a.name] - (int(first) if isinstance(first, int | np.integer) else 0)
+        if a.size > limit or (a.name not in starts and a.size != shape[a.name]):
+            raise AxisSpecError(
+                f"updated_slice: update of {a} at start {first if isinstance(first, int) else 'traced or 0'} exceeds axis "
+                f"{a.name!r} of size {shape[a.name]}. Shorten the update, or give a start for this axis."
+            )
+    window = [update.shape.get(n, 1 if n in starts else shape[n]) for n in array.names]
+    update = broadcast_to(update, tuple(map(Axis, array.names, window)))
+    ragged = [s for s in starts.values() if isinstance(s, NamedArray) and s.names]
+    if ragged:
+        return _ragged_update(array, starts, update, ragged)
+    begin = [starts.get(n, 0) for n in array.names]
+    begin = [b.array if isinstance(b, NamedArray) else b for b in begin]
+    value = update.array.astype(array.dtype)
+    return wrap(jax.lax.dynamic_update_slice(jnp.asarray(array.array), value, begin), array.names)
+
+
+def _ragged_update(
+    array: NamedArray, starts: dict[str, Any], update: NamedArray, ragged: Sequence[NamedArray]
+) -> NamedArray:
+    batch = tuple(dict.fromkeys(n for s in ragged for n in s.names))
+    missing = [n for n in batch if n not in array.names]
+    if missing:
+        raise AxisNotFoundError("updated_slice (axes of start)", missing, array.axes)
+    inner = tuple(n for n in array.names if n not in batch)
+    x = array.array
+    operand = jnp.transpose(x, [array.names.index(n) for n in (*batch, *inner)])
+    value = jnp.transpose(update.array.astype(x.dtype), [update.names.index(n) for n in (*batch, *inner)])
+    sizes = array.shape
+    begin = []
+    for n in inner:
+        s = starts.get(n, 0)
+        s = s if isinstance(s, NamedArray) else wrap(jnp.asarray(s), ())
+        begin.append(broadcast_to(s, tuple(Axis(b, sizes[b]) for b in batch)).array.astype(jnp.int32))
+
+    def one(x: Any, v: Any, *b: Any) -> Any:
+        return jax.lax.dynamic_update_slice(x, v, b)
+
+    for _ in batch:
+        one = jax.vmap(one)
+    out = one(operand, value, *begin)
+    order = (*batch, *inner)
+    return wrap(jnp.transpose(out, [order.index(n) for n in array.names]), array.names)
+
+
+def take(array: NamedArray, axis: AxisSelector, index: Any) -> NamedArray:
+    """Pick elements along ``axis``; out of range gives NaN (the lowest value for integers).
+
+    Args:
+        array: Array.
+        axis: Axis to look up in.
+        index: int (drops the axis) or integer NamedArray, whose axes take the place of ``axis``. Names it shares with
+            other axes of ``array`` are batched.
+
+    Raises:
+        AxisNotFoundError: ``axis`` is absent.
+        AxisSpecError: ``index`` is not of integers.
+
+    Example:
+        >>> import haliax as hax
+        >>> table = hax.arange({"vocab": 4, "embed": 2})
+        >>> hax.take(table, "vocab", hax.named([3, 0], "pos")).tolist()
+        [[6, 7], [0, 1]]
+    """
+    require_named("take", array)
+    name = names_of(axis)[0]
+    if name not in array.names:
+        raise AxisNotFoundError("take", [name], array.axes)
+    where = array.names.index(name)
+    rest_before, rest_after = array.names[:where], array.names[where + 1 :]
+    x = jnp.asarray(array.array)
+    if not isinstance(index, NamedArray):
+        if isinstance(index, int | np.integer) or (_is_integer_like(index) and index.shape == ()):
+            return wrap(jnp.take(x, index, axis=where), intern_names(rest_before + rest_after))
+        raise AxisSpecError(f"take: index has type {type(index).__name__}; expected an int or an integer NamedArray.")
+    if not jnp.issubdtype(index.dtype, jnp.integer):
+        raise AxisSpecError(f"take: index has dtype {index.dtype}; expected integers.")
+    new = tuple(n for n in index.names if n == name or n not in array.names)
+    names = intern_names(rest_before + new + rest_after)
+    target = out_sharding_for(names)
+    if len(new) == len(index.names) and target is None:
+        return wrap(jnp.take(x, index.array, axis=where), names)
+    renamed = (
+        index
+        if name not in index.names
+        else wrap(index.array, tuple(n + "\0" if n == name else n for n in index.names))
+    )
+    plan = compile_index(array, {name: renamed})
+    extra = {}
+    if target is not None:
+        order = [names.index(n.rstrip("\0")) for n in plan.names]
+        spec = jax.sharding.PartitionSpec(*(target.spec[i] for i in order))
+        extra = {"out_sharding": jax.sharding.NamedSharding(target.mesh, spec)}
+    out = x.at[plan.positional].get(mode="fill", **extra)
+    out_names = tuple(n.rstrip("\0") for n in plan.names)
+    return wrap(out if out_names == names else jnp.transpose(out, [out_names.index(n) for n in names]), names)
+
+
+bind(
+    __getitem__=index,
+    at=property(_IndexUpdateHelper, doc="Functional updates: ``x.at['axis', i].set(v)``; see `haliax.index`."),
+    slice=slice_,
+    take=take,
+    updated_slice=updated_slice,
+)

@@ -1,0 +1,1 @@
+"""`named_jit`: compiled functions of arbitrary pytrees."""

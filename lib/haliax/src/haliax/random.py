@@ -1,0 +1,208 @@
+"""Random arrays by name: ``f(key, shape, ...)`` for every sampler of `jax.random`.
+
+Bits equal those of `jax.random` with the positional shape. Parameters may be scalars or NamedArrays that broadcast to
+the shape.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import jax.random as jrandom
+
+from haliax._array.named import intern_names, position, raw, require_named, wrap
+from haliax._array.sharding import auto_sharded
+from haliax._axis.types import Axis, AxisSelection, AxisSelector, AxisSpec, names_of, sized_axes
+from haliax._ops.broadcast import aligned_to, broadcast_to
+from haliax.core import NamedArray
+from haliax.errors import AxisSpecError, format_axes
+
+
+def _draw(operation: str, sampler: Callable[..., Any], shape: AxisSpec, *parameters: Any) -> NamedArray:
+    axes = sized_axes(shape, operation)
+    names = intern_names(tuple(a.name for a in axes))
+    positional = [
+        aligned_to(broadcast_to(p, axes), names) if isinstance(p, NamedArray) and p.names else raw(p)
+        for p in parameters
+    ]
+    return auto_sharded(wrap(sampler(tuple(a.size for a in axes), *positional), names))
+
+
+def uniform(key: Any, shape: AxisSpec, dtype: Any = float, minval: Any = 0.0, maxval: Any = 1.0) -> NamedArray:
+    """Uniform on [minval, maxval).
+
+    Example:
+        >>> import jax
+        >>> uniform(jax.random.key(0), Axis("x", 2)).shape
+        {'x': 2}
+    """
+    return _draw("uniform", lambda s, lo, hi: jrandom.uniform(key, s, dtype, lo, hi), shape, minval, maxval)
+
+
+def normal(key: Any, shape: AxisSpec, dtype: Any = float) -> NamedArray:
+    """Standard normal."""
+    return _draw("normal", lambda s: jrandom.normal(key, s, dtype), shape)
+
+
+def truncated_normal(key: Any, shape: AxisSpec, lower: Any, upper: Any, dtype: Any = float) -> NamedArray:
+    """Standard normal restricted to [lower, upper]."""
+    return _draw(
+        "truncated_normal", lambda s, lo, hi: jrandom.truncated_normal(key, lo, hi, s, dtype), shape, lower, upper
+    )
+
+
+def bernoulli(key: Any, shape: AxisSpec, p: Any = 0.5) -> NamedArray:
+    """True with probability ``p``."""
+    return _draw("bernoulli", lambda s, q: jrandom.bernoulli(key, q, s), shape, p)
+
+
+def randint(key: Any, shape: AxisSpec, minval: Any, maxval: Any, dtype: Any = int) -> NamedArray:
+    """Integers in [minval, maxval)."""
+    return _draw("randint", lambda s, lo, hi: jrandom.randint(key, s, lo, hi, dtype), shape, minval, maxval)
+
+
+def poisson(key: Any, shape: AxisSpec, lam: Any, dtype: Any = int) -> NamedArray:
+    """Poisson with rate ``lam``."""
+    return _draw("poisson", lambda s, rate: jrandom.poisson(key, rate, s, dtype), shape, lam)
+
+
+def exponential(key: Any, shape: AxisSpec, dtype: Any = float) -> NamedArray:
+    """Exponential with rate 1."""
+    return _draw("exponential", lambda s: jrandom.exponential(key, s, dtype), shape)
+
+
+def gamma(key: Any, shape: AxisSpec, a: Any, dtype: Any = float) -> NamedArray:
+    """Gamma with shape ``a`` and scale 1."""
+    return _draw("gamma", lambda s, x: jrandom.gamma(key, x, s, dtype), shape, a)
+
+
+def loggamma(key: Any, shape: AxisSpec, a: Any, dtype: Any = float) -> NamedArray:
+    """Logarithm of a gamma variate."""
+    return _draw("loggamma", lambda s, x: jrandom.loggamma(key, x, s, dtype), shape, a)
+
+
+def beta(key: Any, shape: AxisSpec, a: Any, b: Any, dtype: Any = float) -> NamedArray:
+    """Beta with parameters ``a`` and ``b``."""
+    return _draw("beta", lambda s, x, y: jrandom.beta(key, x, y, s, dtype), shape, a, b)
+
+
+def laplace(key: Any, shape: AxisSpec, dtype: Any = float) -> NamedArray:
+    """Laplace with location 0 and scale 1."""
+    return _draw("laplace", lambda s: jrandom.laplace(key, s, dtype), shape)
+
+
+def cauchy(key: Any, shape: AxisSpec, dtype: Any = float) -> NamedArray:
+    """Cauchy with location 0 and scale 1."""
+    return _draw("cauchy", lambda s: jrandom.cauchy(key, s, dtype), shape)
+
+
+def logistic(key: Any, shape: AxisSpec, dtype: Any = float) -> NamedArray:
+    """Logistic with location 0 and scale 1."""
+    return _draw("logistic", lambda s: jrandom.logistic(key, s, dtype), shape)
+
+
+def gumbel(key: Any, shape: AxisSpec, dtype: Any = float) -> NamedArray:
+    """Gumbel with location 0 and scale 1."""
+    return _draw("gumbel", lambda s: jrandom.gumbel(key, s, dtype), shape)
+
+
+def rademacher(key: Any, shape: AxisSpec, dtype: Any = float) -> NamedArray:
+    """-1 or 1 with equal probability."""
+    return _draw("rademacher", lambda s: jrandom.rademacher(key, s, dtype), shape)
+
+
+def t(key: Any, shape: AxisSpec, df: Any, dtype: Any = float) -> NamedArray:
+    """Student's t with ``df`` degrees of freedom."""
+    return _draw("t", lambda s, d: jrandom.t(key, d, s, dtype), shape, df)
+
+
+def weibull_min(key: Any, shape: AxisSpec, scale: Any, concentration: Any, dtype: Any = float) -> NamedArray:
+    """Weibull (minimum) with scale and concentration."""
+    return _draw("weibull_min", lambda s, x, c: jrandom.weibull_min(key, x, c, s, dtype), shape, scale, concentration)
+
+
+def pareto(key: Any, shape: AxisSpec, b: Any, dtype: Any = float) -> NamedArray:
+    """Pareto with shape ``b``."""
+    return _draw("pareto", lambda s, x: jrandom.pareto(key, x, s, dtype), shape, b)
+
+
+def ball(key: Any, shape: AxisSpec, D: Axis, p: float = 2.0, dtype: Any = float) -> NamedArray:
+    """Uniform in the unit p-ball of dimension ``D``, which is the last axis of the result."""
+    axes = sized_axes(shape, "ball")
+    x = jrandom.ball(key, D.size, p, tuple(a.size for a in axes), dtype)
+    return auto_sharded(NamedArray(x, (*axes, D)))
+
+
+def choice(
+    key: Any, shape: AxisSpec, a: NamedArray, axis: AxisSelector, replace: bool = True, p: Any = None
+) -> NamedArray:
+    """Pick elements of ``a`` along ``axis``: the result has the axes ``shape`` and the other axes of ``a``.
+
+    Args:
+        key: Random key.
+        shape: How many to draw.
+        a: Array to draw from.
+        axis: Axis to draw along.
+        replace: Draw with replacement.
+        p: Probabilities along ``axis`` (1-D).
+    """
+    require_named("choice", a)
+    axes = sized_axes(shape, "choice")
+    index = position("choice", a, axis)
+    if isinstance(p, NamedArray) and p.names != (a.names[index],):
+        raise AxisSpecError(f"choice: p has axes {format_axes(p.names)}; expected just {a.names[index]!r}.")
+    rest = a.names[:index] + a.names[index + 1 :]
+    x = jnp.moveaxis(a.array, index, 0)
+    out = jrandom.choice(key, x, tuple(s.size for s in axes), replace, raw(p), axis=0)
+    return auto_sharded(NamedArray(out, (*(s.name for s in axes), *rest)))
+
+
+def categorical(key: Any, logits: NamedArray, axis: AxisSelector, shape: AxisSpec | None = None) -> NamedArray:
+    """Draw indices along ``axis`` with probabilities softmax(logits).
+
+    Args:
+        key: Random key.
+        logits: Unnormalised log-probabilities.
+        axis: Axis of the categories.
+        shape: Axes of the result; default those of ``logits`` without ``axis``.
+
+    Raises:
+        AxisSpecError: ``axis`` is in ``shape``, or ``shape`` lacks an axis of ``logits``.
+    """
+    require_named("categorical", logits, "logits")
+    index = position("categorical", logits, axis)
+    name = logits.names[index]
+    rest = tuple(a for a in logits.axes if a.name != name)
+    axes = rest if shape is None else sized_axes(shape, "categorical")
+    if name in names_of(axes):
+        raise AxisSpecError(f"categorical: axis {name!r} is in shape {format_axes(names_of(axes))}; it is drawn over.")
+    category = logits.axes[index]
+    wide = broadcast_to(logits, (*axes, category))
+    x = jnp.moveaxis(wide.array, wide.names.index(name), -1)
+    order = tuple(n for n in wide.names if n != name)
+    out = NamedArray(jrandom.categorical(key, x, axis=-1), order)
+    return auto_sharded(out.rearrange(tuple(a.name for a in axes)))
+
+
+def permutation(key: Any, x: NamedArray, axis: AxisSelector, independent: bool = False) -> NamedArray:
+    """Shuffle along ``axis``; ``independent`` shuffles every row in its own way."""
+    require_named("permutation", x)
+    return wrap(jrandom.permutation(key, x.array, position("permutation", x, axis), independent=independent), x.names)
+
+
+def multivariate_normal(
+    key: Any, shape: AxisSpec, mean: NamedArray, cov: Any, axis: AxisSelector, dtype: Any = None
+) -> NamedArray:
+    """Normal with mean along ``axis`` and a raw covariance matrix; ``axis`` comes last in the result."""
+    axes = sized_axes(shape, "multivariate_normal")
+    x = jrandom.multivariate_normal(key, mean.array, raw(cov), tuple(a.size for a in axes), dtype)
+    return auto_sharded(NamedArray(x, (*axes, *names_of(axis))))
+
+
+def generate_sharded(fn: Callable[..., NamedArray], axis: AxisSelection | None = None) -> Callable[..., NamedArray]:
+    """Return ``fn`` whose result is placed by the axis mapping in force; samplers here do that by themselves."""
+
+    def wrapped(*args: Any, **kwargs: Any) -> NamedArray:
+        return auto_sharded(fn(*args, **kwargs))
+
+    return wrapped
