@@ -171,10 +171,11 @@ class Checkpointer:
         self.config = config
         self.last_path: str | None = None
         self.last_stall_s = 0.0
-        self._roots = config.roots(run_id)
+        self.roots = config.roots(run_id)
         self._clock = clock
         self._last_save_time = clock.monotonic()
         self._last_saved_step = -1
+        self._last_is_temporary = False
         self._requested: Retention | None = None
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -185,7 +186,7 @@ class Checkpointer:
 
     def candidates(self) -> list[CheckpointCandidate]:
         """Complete checkpoints of this run, oldest first."""
-        return discover_checkpoint_candidates(*self._roots)
+        return discover_checkpoint_candidates(*self.roots)
 
     def request_checkpoint(self, retention: Retention = Retention.TEMPORARY) -> None:
         """Ask for a save at the next step; a permanent request wins over a temporary one. Safe from any thread."""
@@ -206,7 +207,13 @@ class Checkpointer:
         return decide(self.config.keep or (), interval.total_seconds() if interval else None, at)
 
     def on_step(
-        self, tree: Any, step: int, *, force: bool = False, before_commit: Callable[[], None] | None = None
+        self,
+        tree: Any,
+        step: int,
+        *,
+        force: bool = False,
+        before_commit: Callable[[], None] | None = None,
+        extra: Mapping[str, Any] | None = None,
     ) -> str | None:
         """Save if the policy says so.
 
@@ -215,6 +222,7 @@ class Checkpointer:
             step: Updates done.
             force: Save whatever the policy says, permanently.
             before_commit: Called on this thread before the copy; makes logs durable up to this step.
+            extra: More JSON values for ``metadata.json``.
 
         Returns:
             The path being written, or None.
@@ -222,13 +230,13 @@ class Checkpointer:
         retention = self.decide(step, force=force)
         if retention is None:
             return None
-        if step == self._last_saved_step and self.last_path is not None and not self._in_temporary(self.last_path):
+        if step == self._last_saved_step and (not self._last_is_temporary or retention == Retention.TEMPORARY):
             return self.last_path
         if before_commit is not None:
             before_commit()
         with self._lock:
             self._requested = None
-        return self._save(tree, step, retention)
+        return self._save(tree, retention, step, dict(extra or {}))
 
     def wait_until_finished(self) -> None:
         """Wait for the save in flight.
@@ -243,24 +251,24 @@ class Checkpointer:
         if failure is not None:
             raise CheckpointError(f"a checkpoint could not be saved: {failure}") from failure
 
-    def note_restored(self, step: int) -> None:
-        """Tell that the state of ``step`` came from a checkpoint and need not be saved again."""
+    def note_restored(self, step: int, path: str, *, is_temporary: bool) -> None:
+        """Tell that the state of ``step`` came from ``path`` and need not be saved again."""
         self._last_saved_step = step
+        self._last_is_temporary = is_temporary
+        self.last_path = path
 
-    def _in_temporary(self, path: str) -> bool:
-        return path in self._temporaries
-
-    def _save(self, tree: Any, step: int, retention: Retention) -> str:
+    def _save(self, tree: Any, retention: Retention, step: int, extra: dict[str, Any]) -> str:
         self.wait_until_finished()
         started = self._clock.monotonic()
         temporary = retention == Retention.TEMPORARY
-        path = join(self._roots[-1] if temporary else self._roots[0], f"step-{step}")
+        path = join(self.roots[-1] if temporary else self.roots[0], f"step-{step}")
         arrays = snapshot(_storable(tree))
         self.last_stall_s = self._clock.monotonic() - started
         self._last_save_time = self._clock.monotonic()
         self._last_saved_step = step
+        self._last_is_temporary = temporary
         self.last_path = path
-        metadata = CheckpointMetadata(step, _now(), temporary, {})
+        metadata = CheckpointMetadata(step, _now(), temporary, extra)
         if not self.config.asynchronous:
             self._write(arrays, path, metadata)
             self.wait_until_finished()

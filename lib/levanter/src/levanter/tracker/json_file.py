@@ -23,7 +23,7 @@ from rigging.filesystem.atomic import write_text_atomic
 from levanter.errors import TrackerError
 from levanter.tracker.tracker import Tracker, TrackerConfig, scalars
 
-WALL_CLOCK_PREFIXES = ("throughput/", "eval/timing/", "timing/")
+WALL_CLOCK_PREFIXES = ("throughput/", "eval/timing/", "timing/", "goodput/")
 
 
 class JsonFileTracker(Tracker):

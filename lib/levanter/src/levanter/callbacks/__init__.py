@@ -1,0 +1,1 @@
+"""Things that happen between training steps: hooks, watching norms, profiling, a watchdog."""

@@ -1,0 +1,444 @@
+"""The training loop.
+
+    with Trainer(config, optimizer, loss_fn) as trainer:
+        state = trainer.initial_state(training_key, model_init=make_model)
+        loader = trainer.data_loader(dataset)
+        result = trainer.train(state, loader)
+
+The loop dispatches a step, then looks at the numbers of the step before it, so that logging never makes the device wait.
+Only when something needs the state itself (a checkpoint, an evaluation, a hook) does it wait for the step it is at.
+
+Order after a step that something is due at: numbers are logged, hooks run, the checkpoint is taken last. Whatever a hook
+wrote before step ``n`` is therefore durable before the checkpoint of step ``n`` exists, and a resumed run neither repeats
+nor misses a line.
+"""
+
+import contextlib
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import equinox as eqx
+import jax
+import optax
+from rigging.progress import Progress
+
+from levanter.callbacks.core import Hook, MetricsHook, StepInfo
+from levanter.callbacks.profiler import Profiler
+from levanter.callbacks.watch import unpack_watched
+from levanter.callbacks.watchdog import ProgressWatchdog
+from levanter.checkpoint import (
+    Checkpointer,
+    discover_latest_checkpoint,
+    latest_checkpoint_path,
+    load_checkpoint,
+    read_metadata,
+)
+from levanter.data.dataset import AsyncDataset
+from levanter.data.loader import DataLoader
+from levanter.divergence import DivergenceState, judge
+from levanter.errors import CancelledError, DivergedError, PreemptedError
+from levanter.metrics import fold_metric
+from levanter.precision import cast_floating
+from levanter.preemption import PreemptionFlag, watch_for_preemption
+from levanter.schedule import BatchSchedule
+from levanter.sharding import tree_shardings
+from levanter.step import LOSS, WATCH, LossFn, StepSpec, build_eval_step, build_train_step
+from levanter.throughput import ThroughputMeter, WorkPerExample
+from levanter.tracker.json_file import JsonFileTracker
+from levanter.tracker.tracker import CompositeTracker, Tracker
+from levanter.tracker.tracker_fns import current_tracker
+from levanter.trainer_config import TrainerConfig
+from levanter.trainer_state import TrainerState
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A dispatched step whose numbers have not been looked at.
+
+    Attributes:
+        step: 0-based index.
+        outputs: Scalars on the device.
+        examples: Batch size.
+        loading: Seconds spent waiting for the batch.
+    """
+
+    step: int
+    outputs: Mapping[str, Any]
+    examples: int
+    loading: float
+
+
+@dataclass(frozen=True)
+class TrainOutcome:
+    """What a finished run leaves.
+
+    Attributes:
+        state: State after the last step.
+        loss: Loss of the last step, nats.
+        checkpoint_path: Last checkpoint written, or None.
+    """
+
+    state: TrainerState
+    loss: float
+    checkpoint_path: str | None
+
+
+class Trainer:
+    """Runs a loss function over data.
+
+    Args:
+        config: How to train.
+        optimizer: Optax transform.
+        loss_fn: ``loss_fn(model, batch, key=key)``; see :class:`levanter.step.StepSpec`.
+        work: Cost of an example, for throughput metrics.
+        cancel: Stops the run between steps when set.
+        progress: Show a progress line.
+    """
+
+    def __init__(
+        self,
+        config: TrainerConfig,
+        optimizer: optax.GradientTransformation,
+        loss_fn: LossFn,
+        *,
+        work: WorkPerExample | None = None,
+        cancel: threading.Event | None = None,
+        progress: bool = True,
+    ) -> None:
+        config.apply_jax_config()
+        self.config = config
+        self.optimizer = optimizer
+        self.mesh = config.mesh.device_mesh()
+        self.compute_mapping = config.mesh.resolved_compute_mapping(self.mesh)
+        self.param_mapping = config.mesh.resolved_param_mapping(self.mesh)
+        self._single = self.mesh.size == 1
+        data_ways = config.mesh.data_axis_size(self.mesh)
+        self.batch_schedule: BatchSchedule = config.batch_schedule(data_ways)
+        self._eval_batch = config.eval_batch_size(data_ways)
+        watch = config.watch if config.watch.is_enabled else None
+        self.step_spec = StepSpec(
+            loss_fn,
+            config.mesh.batch_axis_name,
+            config.microbatch_size(data_ways),
+            watch,
+            None if self._single else self.mesh,
+            self.compute_mapping,
+            self.param_mapping,
+        )
+        self.train_step = build_train_step(self.step_spec)
+        self._eval_step = build_eval_step(self.step_spec, config.policy)
+        self.meter = ThroughputMeter(work or WorkPerExample(), num_devices=self.mesh.size)
+        self.tracker: Tracker = _open_trackers(config)
+        self.checkpointer: Checkpointer | None = (
+            config.checkpointer.create(config.run_id) if config.checkpointer is not None else None
+        )
+        self._hooks: list[Hook] = []
+        self._metrics_hooks: list[MetricsHook] = []
+        self._cancel = cancel
+        self._show_progress = progress
+        self._divergence = DivergenceState()
+        self._last_loss = math.nan
+        self._exit = contextlib.ExitStack()
+        self._flag = PreemptionFlag()
+        self._watchdog = ProgressWatchdog(config.progress_watchdog)
+        self._profiler = Profiler(config.profiler, f"{config.log_dir}/{config.run_id}")
+        self._last_report_s = 0.0
+        self._hook_seconds = 0.0
+
+    def __enter__(self) -> "Trainer":
+        self._exit.enter_context(current_tracker(self.tracker))
+        self._flag = self._exit.enter_context(watch_for_preemption())
+        self._watchdog.start()
+        self._exit.callback(self._watchdog.stop)
+        return self
+
+    def __exit__(self, exc_type: Any, exc: BaseException | None, trace: Any) -> None:
+        try:
+            self._profiler.stop()
+            self.tracker.log_summary(self.meter.summary())
+            if self.checkpointer is not None:
+                self.checkpointer.wait_until_finished()
+        finally:
+            try:
+                self.tracker.finish()
+            finally:
+                self._exit.close()
+
+    def add_hook(self, fn: Callable[..., Any], *, every: int = 1) -> None:
+        """Call ``fn(info)`` after updates ``every``, ``2 every``, ...; the loop waits for those steps."""
+        self._hooks.append(Hook.of(fn, every))
+
+    def add_metrics_hook(self, fn: MetricsHook) -> None:
+        """Call ``fn(step, metrics)`` with every step's numbers, one step late; the loop does not wait."""
+        self._metrics_hooks.append(fn)
+
+    def data_loader(self, dataset: AsyncDataset[Any], batch: BatchSchedule | int | None = None) -> DataLoader[Any]:
+        """Batches of ``dataset`` on this trainer's devices."""
+        return DataLoader(
+            dataset,
+            batch if batch is not None else self.batch_schedule,
+            batch_axis_name=self.config.mesh.batch_axis_name,
+            mesh=None if self._single else self.mesh,
+            axis_resources=self.compute_mapping,
+            allow_nondivisible_batch_size=self.config.allow_nondivisible_batch_size,
+        )
+
+    def initial_state(self, training_key: jax.Array, *, model_init: Callable[[], Any]) -> TrainerState:
+        """Resume, initialise from another run, or start afresh.
+
+        Args:
+            training_key: Key of the first step.
+            model_init: Makes a fresh model; traced, so it must be pure.
+
+        Returns:
+            The state to train from, laid out on the mesh.
+
+        Raises:
+            CheckpointNotFoundError: ``load_checkpoint=true`` and there is none.
+        """
+
+        def fresh() -> TrainerState:
+            return TrainerState.init(
+                self.optimizer,
+                model_init(),
+                key=training_key,
+                mp=self.config.policy,
+                averaging=self.config.model_averaging,
+            )
+
+        template = eqx.filter_eval_shape(fresh)
+        shardings = tree_shardings(template, self.param_mapping, self.mesh)
+        path = self._resume_path()
+        if path is None:
+            return jax.jit(fresh, out_shardings=None if self._single else shardings)()
+        started = time.perf_counter()
+        wanted: Any = template
+        if not self._single:
+            wanted = jax.tree.map(
+                lambda leaf, s: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=s), template, shardings
+            )
+        partial = self.config.allow_partial_checkpoint
+        state = load_checkpoint(jax.jit(fresh)() if partial else wanted, path, allow_partial=partial)
+        self._note_resumed(path)
+        self.meter.spend("restore", time.perf_counter() - started)
+        return state
+
+    def train(self, state: TrainerState, loader: DataLoader[Any]) -> TrainOutcome:
+        """Run to the last step.
+
+        Args:
+            state: Where to start; its step picks the data.
+            loader: Batches by step.
+
+        Raises:
+            DivergedError: the loss went wrong; metrics are flushed first.
+            CancelledError: the cancel event was set; a checkpoint was taken first.
+            PreemptedError: a signal arrived; a checkpoint was committed first.
+        """
+        start = int(state.step)
+        total = self.config.num_train_steps
+        self.meter.total_examples = self.batch_schedule.global_data_offset_by_step(start)
+        self.tracker.resume_at(start)
+        self.tracker.log_summary(self.meter.describe())
+        with contextlib.ExitStack() as stack:
+            line = stack.enter_context(_progress(total, start)) if self._show_progress else None
+            state = self._loop(state, iter(loader.iter_from_step(start)), start, line)
+        for hook in self._hooks:
+            hook.call(StepInfo(state, self._last_loss, 0.0), force=True)
+        path = self._checkpoint(state, force=True)
+        if self.checkpointer is not None:
+            self.checkpointer.wait_until_finished()
+        self.tracker.flush()
+        return TrainOutcome(state, self._last_loss, path)
+
+    def training_steps(self, state: TrainerState, loader: Iterable[Any]) -> Iterator[StepInfo]:
+        """Yield after every step, waiting for each; for people who want their own loop."""
+        for batch in loader:
+            started = time.perf_counter()
+            state, outputs = self.train_step(state, batch)
+            yield StepInfo(state, float(outputs[LOSS]), time.perf_counter() - started)
+
+    def evaluate(self, model: Any, loader: Iterable[Any], *, max_batches: int | None = None) -> dict[str, float]:
+        """Weighted mean of the loss and the loss function's metrics over batches; nats per token."""
+        loss, metrics = None, {}
+        model = cast_floating(model, self.config.policy.compute)
+        for index, batch in enumerate(loader):
+            if max_batches is not None and index >= max_batches:
+                break
+            part, extra = self._eval_step(model, batch)
+            loss = part if loss is None else fold_metric(loss, part)
+            metrics = {k: fold_metric(metrics[k], m) if k in metrics else m for k, m in extra.items()}
+        if loss is None:
+            return {}
+        return {"loss": float(loss.result()), **{k: float(m.result()) for k, m in metrics.items()}}
+
+    def add_eval_hook(self, dataset: AsyncDataset[Any], name: str | None = None) -> None:
+        """Log ``eval/loss`` (or ``eval/<name>/loss``) every ``steps_per_eval`` updates and at the end."""
+        loader = self.data_loader(dataset, self._eval_batch)
+        prefix = f"eval/{name}" if name else "eval"
+        logged: list[int] = []
+
+        def run(info: StepInfo, force: bool = False) -> None:
+            if logged and logged[-1] == info.step:
+                return
+            started = time.perf_counter()
+            values = self.evaluate(info.eval_model, loader, max_batches=self.config.max_eval_batches)
+            logged.append(info.step)
+            metrics = {f"{prefix}/{key}": value for key, value in values.items()}
+            self.tracker.log({**metrics, "eval/timing/loss_time": time.perf_counter() - started}, step=info.step)
+            logger.info("%s at step %d: %s", prefix, info.step, values)
+
+        self.add_hook(run, every=self.config.steps_per_eval)
+
+    def _loop(self, state: TrainerState, batches: Iterator[Any], start: int, line: Progress | None) -> TrainerState:
+        pending: Pending | None = None
+        self._last_report_s = time.perf_counter()
+        for step in range(start, self.config.num_train_steps):
+            self._stop_if_asked(state, step, pending)
+            fetched = time.perf_counter()
+            batch = next(batches)
+            loading = time.perf_counter() - fetched
+            self._watchdog.step_started()
+            state, outputs = self.train_step(state, batch)
+            if step == start:
+                jax.block_until_ready(outputs[LOSS])
+                self.meter.spend("compile", time.perf_counter() - fetched - loading)
+            if pending is not None:
+                self._report(pending, line)
+            pending = Pending(step, outputs, self.batch_schedule.batch_size_at_step(step), loading)
+            if self._must_wait(step + 1):
+                self._report(pending, line)
+                pending = None
+                self._run_due(state, step + 1)
+        if pending is not None:
+            self._report(pending, line)
+        return state
+
+    def _must_wait(self, next_step: int) -> bool:
+        saves = self.checkpointer is not None and self.checkpointer.decide(next_step) is not None
+        hooks = any(hook.due(next_step) for hook in self._hooks)
+        return saves or hooks or self._profiler.wants(next_step) or not self.config.loss_lag
+
+    def _run_due(self, state: TrainerState, next_step: int) -> None:
+        started = time.perf_counter()
+        self._profiler.on_step(next_step)
+        info = StepInfo(state, self._last_loss, started - self._last_report_s)
+        for hook in self._hooks:
+            if hook.due(next_step):
+                hook.call(info)
+        self._hook_seconds = time.perf_counter() - started
+        self.meter.spend("hook", self._hook_seconds)
+        self._checkpoint(state, force=False)
+        self._last_report_s = time.perf_counter()
+
+    def _report(self, pending: Pending, line: Progress | None) -> None:
+        """Look at a step's numbers: log them, show them, judge them."""
+        values = jax.device_get(pending.outputs)
+        now = time.perf_counter()
+        self._watchdog.step_finished()
+        watched = values.pop(WATCH, None)
+        metrics = {name: float(value) for name, value in values.items()}
+        self._last_loss = metrics[LOSS]
+        duration, self._last_report_s = now - self._last_report_s, now
+        self.meter.spend("step", duration)
+        self.meter.spend("loading", pending.loading)
+        speed = self.meter.step(pending.examples, duration, loading=pending.loading, hooks=self._hook_seconds)
+        self._hook_seconds = 0.0
+        metrics["global_step"] = pending.step
+        metrics["run_progress"] = (pending.step + 1) / self.config.num_train_steps
+        watch = self.step_spec.watch
+        if watch is not None and watched is not None and (pending.step + 1) % watch.interval == 0:
+            metrics |= unpack_watched(watch, watched)
+        self.tracker.log({**metrics, **speed}, step=pending.step)
+        for hook in self._metrics_hooks:
+            hook(pending.step, metrics)
+        if line is not None:
+            rate = speed.get("throughput/tokens_per_second")
+            shown = {"tok/s": f"{rate:,.0f}"} if rate else {}
+            line.advance(1, loss=f"{self._last_loss:.4f}", **shown)
+        self._judge(pending.step, self._last_loss)
+
+    def _judge(self, step: int, loss: float) -> None:
+        lenient = (math.isnan(loss) and not self.config.crash_on_nan) or (
+            math.isinf(loss) and not self.config.crash_on_inf
+        )
+        if lenient:
+            return
+        self._divergence, reason = judge(self.config.divergence, self._divergence, step, loss)
+        if reason is not None:
+            self.tracker.log_summary({"diverged": True, "diverged_step": step, "diverged_reason": reason})
+            self.tracker.flush()
+            raise DivergedError(step, loss, reason)
+
+    def _stop_if_asked(self, state: TrainerState, step: int, pending: Pending | None) -> None:
+        cancelled = self._cancel is not None and self._cancel.is_set()
+        if not cancelled and not self._flag.is_set():
+            return
+        if pending is not None:
+            self._report(pending, None)
+        path = self._checkpoint(state, force=False, on_exit=True) if step > 0 else None
+        if self.checkpointer is not None:
+            self.checkpointer.wait_until_finished()
+        self.tracker.flush()
+        if cancelled:
+            raise CancelledError(step)
+        raise PreemptedError(step, self._flag.signal_name or "unknown", path)
+
+    def _checkpoint(self, state: TrainerState, *, force: bool, on_exit: bool = False) -> str | None:
+        if self.checkpointer is None:
+            return None
+        started = time.perf_counter()
+        if on_exit:
+            self.checkpointer.request_checkpoint()
+        extra = {"divergence": self._divergence.to_json(), "last_loss": _json_float(self._last_loss)}
+        path = self.checkpointer.on_step(
+            state, int(state.step), force=force, before_commit=self.tracker.flush, extra=extra
+        )
+        self.meter.spend("checkpoint", time.perf_counter() - started)
+        return path or self.checkpointer.last_path
+
+    def _resume_path(self) -> str | None:
+        roots = self.config.checkpoint_roots()
+        if self.config.load_checkpoint is True:
+            return latest_checkpoint_path(*roots)
+        if self.config.load_checkpoint is None:
+            found = discover_latest_checkpoint(*roots)
+            if found is not None:
+                return found
+        return latest_checkpoint_path(self.config.initialize_from) if self.config.initialize_from else None
+
+    def _note_resumed(self, path: str) -> None:
+        metadata = read_metadata(path)
+        logger.info("resuming after %d updates from %s", metadata.step, path)
+        if "divergence" in metadata.extra:
+            self._divergence = DivergenceState.from_json(metadata.extra["divergence"])
+        loss = metadata.extra.get("last_loss")
+        self._last_loss = math.nan if loss is None else float(loss)
+        if self.checkpointer is not None and path.startswith(tuple(self.checkpointer.roots)):
+            self.checkpointer.note_restored(metadata.step, path, is_temporary=metadata.is_temporary)
+
+
+def metrics_path(tracker: Tracker) -> str | None:
+    """Path of the metrics file when one of the trackers writes one."""
+    members = tracker.trackers if isinstance(tracker, CompositeTracker) else (tracker,)
+    return next((member.metrics_path for member in members if isinstance(member, JsonFileTracker)), None)
+
+
+def _open_trackers(config: TrainerConfig) -> Tracker:
+    trackers = [item.init(config.run_id, config.log_dir) for item in config.trackers()]
+    return trackers[0] if len(trackers) == 1 else CompositeTracker(trackers)
+
+
+def _progress(total: int, start: int) -> Progress:
+    return Progress(total - start, unit="steps", description=f"train from step {start}" if start else "train")
+
+
+def _json_float(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,91 @@
+"""Everything that one training step reads and writes, as one pytree.
+
+If it is here it is in the checkpoint; if it is not here it cannot influence the next step. That is the whole of
+bit-equal resume.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+
+from levanter.optim.model_averaging import Averaging, ModelAveragingConfig
+from levanter.precision import Policy
+
+
+class TrainerState(eqx.Module):
+    """State after ``step`` updates.
+
+    Attributes:
+        step: Updates done, int32 scalar.
+        model: The model, floating leaves in the parameter dtype.
+        opt_state: The optimizer's state.
+        training_key: PRNG key; split once a step.
+        model_averaging: Running average of the weights, or None.
+        optimizer: The optax transform.
+        mp: Precision policy.
+    """
+
+    step: jax.Array
+    model: Any
+    opt_state: Any
+    training_key: jax.Array
+    model_averaging: Averaging | None
+    optimizer: optax.GradientTransformation = eqx.field(static=True)
+    mp: Policy = eqx.field(static=True)
+
+    @staticmethod
+    def init(
+        optimizer: optax.GradientTransformation,
+        model: Any,
+        *,
+        key: jax.Array,
+        mp: Policy | None = None,
+        averaging: ModelAveragingConfig | None = None,
+    ) -> "TrainerState":
+        """State before the first step; the model's floating leaves are cast to the parameter dtype."""
+        mp = mp or Policy()
+        model = mp.cast_to_params(model)
+        params = trainable(model)
+        return TrainerState(
+            step=jnp.zeros((), jnp.int32),
+            model=model,
+            opt_state=optimizer.init(params),
+            training_key=key,
+            model_averaging=averaging.create(params) if averaging is not None else None,
+            optimizer=optimizer,
+            mp=mp,
+        )
+
+    @property
+    def eval_model(self) -> Any:
+        """The averaged model when there is one, else the model."""
+        if self.model_averaging is None:
+            return self.model
+        return eqx.combine(self.model_averaging.model, self.model)
+
+    def take_step(self, grads: Any, *, loss: jax.Array, key: jax.Array) -> tuple["TrainerState", Any]:
+        """Apply one optimizer update.
+
+        Args:
+            grads: Gradient of the mean loss, structure of :func:`trainable`.
+            loss: The mean loss, for optimizers that judge it.
+            key: The next training key.
+
+        Returns:
+            ``(new state, updates)``.
+        """
+        params, rest = eqx.partition(self.model, eqx.is_inexact_array)
+        optimizer = optax.with_extra_args_support(self.optimizer)
+        updates, opt_state = optimizer.update(grads, self.opt_state, params, loss=loss)
+        params = optax.apply_updates(params, updates)
+        averaging = None if self.model_averaging is None else self.model_averaging.update(params, self.step)
+        model = eqx.combine(params, rest)
+        return TrainerState(self.step + 1, model, opt_state, key, averaging, self.optimizer, self.mp), updates
+
+
+def trainable(model: Any) -> Any:
+    """The floating-point array leaves of a model; everything else becomes None."""
+    return eqx.filter(model, eqx.is_inexact_array)
