@@ -100,54 +100,83 @@ pub fn mix(mut value: u64) -> u64 {
     value ^ (value >> 31)
 }
 
-/// 0: part of a word, 1: ASCII white space, 2: may start a non-ASCII white space character.
-const CLASSES: [u8; 256] = {
-    let mut classes = [0; 256];
-    let mut byte = 9;
-    while byte <= 13 {
-        classes[byte] = 1;
-        byte += 1;
+/// Bytes that `separators` looks at in one go.
+const BLOCK: usize = 64;
+
+/// One bit a byte of a block: the byte is ASCII white space, or may start a non-ASCII white space character
+/// (U+0085 and U+00A0 start with C2, all others with E1, E2 or E3).
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn separators(block: &[u8; BLOCK]) -> u64 {
+    use std::arch::x86_64::{
+        _mm_cmpeq_epi8, _mm_loadu_si128, _mm_min_epu8, _mm_movemask_epi8, _mm_or_si128, _mm_set1_epi8, _mm_sub_epi8,
+    };
+    let mut bits = 0;
+    for (index, quarter) in block.as_chunks::<16>().0.iter().enumerate() {
+        // SAFETY: SSE2 is part of x86-64, and a quarter has the 16 bytes of a vector.
+        let found = unsafe {
+            let bytes = _mm_loadu_si128(quarter.as_ptr().cast());
+            // first <= byte <= first + span, unsigned: the minimum of (byte - first) and span is (byte - first).
+            let tabs = _mm_sub_epi8(bytes, _mm_set1_epi8(9));
+            let tabs = _mm_cmpeq_epi8(_mm_min_epu8(tabs, _mm_set1_epi8(4)), tabs);
+            let leads = _mm_sub_epi8(bytes, _mm_set1_epi8(0xE1_u8 as i8));
+            let leads = _mm_cmpeq_epi8(_mm_min_epu8(leads, _mm_set1_epi8(2)), leads);
+            let spaces = _mm_cmpeq_epi8(bytes, _mm_set1_epi8(b' ' as i8));
+            let latin = _mm_cmpeq_epi8(bytes, _mm_set1_epi8(0xC2_u8 as i8));
+            _mm_movemask_epi8(_mm_or_si128(_mm_or_si128(tabs, leads), _mm_or_si128(spaces, latin)))
+        };
+        bits |= (found as u64) << (16 * index);
     }
-    classes[b' ' as usize] = 1;
-    classes[0xC2] = 2;
-    classes[0xE1] = 2;
-    classes[0xE2] = 2;
-    classes[0xE3] = 2;
-    classes
-};
+    bits
+}
+
+/// As above, a byte at a time.
+#[cfg(not(target_arch = "x86_64"))]
+#[inline]
+fn separators(block: &[u8; BLOCK]) -> u64 {
+    let found = |byte: u8| matches!(byte, 9..=13 | b' ' | 0xC2 | 0xE1..=0xE3);
+    block.iter().rev().fold(0, |bits, byte| bits << 1 | u64::from(found(*byte)))
+}
 
 /// Length in bytes of the white space character at `at`, or 0 when there is none.
 #[inline]
 fn space_len(text: &str, at: usize) -> usize {
-    match CLASSES[usize::from(text.as_bytes()[at])] {
-        0 => 0,
-        1 => 1,
-        _ => match text[at..].chars().next() {
-            Some(character) if character.is_whitespace() => character.len_utf8(),
-            _ => 0,
-        },
+    if text.as_bytes()[at].is_ascii() {
+        return 1;
+    }
+    match text[at..].chars().next() {
+        Some(character) if character.is_whitespace() => character.len_utf8(),
+        _ => 0,
     }
 }
 
 /// Calls `visit(start, end)` with the byte range of every word, as `str::split_whitespace` would give them.
 #[inline]
 pub fn for_each_word(text: &str, mut visit: impl FnMut(usize, usize)) {
-    let mut at = 0;
     let mut start = 0;
-    while at < text.len() {
-        let space = space_len(text, at);
-        if space == 0 {
-            at += 1;
-        } else {
-            if at > start {
-                visit(start, at);
+    let mut handle = |base: usize, mut bits: u64| {
+        while bits != 0 {
+            let at = base + bits.trailing_zeros() as usize;
+            bits &= bits - 1;
+            let space = space_len(text, at);
+            if space > 0 {
+                if at > start {
+                    visit(start, at);
+                }
+                start = at + space;
             }
-            at += space;
-            start = at;
         }
+    };
+    let (blocks, rest) = text.as_bytes().as_chunks::<BLOCK>();
+    for (index, block) in blocks.iter().enumerate() {
+        handle(index * BLOCK, separators(block));
     }
-    if at > start {
-        visit(start, at);
+    // Zeros are no separators.
+    let mut last = [0; BLOCK];
+    last[..rest.len()].copy_from_slice(rest);
+    handle(blocks.len() * BLOCK, separators(&last));
+    if text.len() > start {
+        visit(start, text.len());
     }
 }
 
@@ -171,6 +200,18 @@ mod tests {
             let mut words = Vec::new();
             for_each_word(text, |start, end| words.push(&text[start..end]));
             assert_eq!(words, text.split_whitespace().collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn words_may_lie_anywhere_in_a_block() {
+        for length in 0..200 {
+            for gap in [" ", "\u{a0}", "\u{3000}", "\t\u{2003} "] {
+                let text = format!("{}{gap}{}{gap}é", "a".repeat(length), "b".repeat(length / 2));
+                let mut words = Vec::new();
+                for_each_word(&text, |start, end| words.push(&text[start..end]));
+                assert_eq!(words, text.split_whitespace().collect::<Vec<_>>(), "{length} {gap:?}");
+            }
         }
     }
 

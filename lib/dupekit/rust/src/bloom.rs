@@ -17,6 +17,23 @@ use crate::errors::kernel;
 use crate::texts::type_failure;
 
 /// A set of hashes with no false negatives and a chosen rate of false positives.
+///
+/// Items are integers of up to 128 bits that are already hashes, from -2^127 to 2^128 - 1, taken modulo 2^128.
+/// Set operations and comparisons need filters made with the same arguments; the filter itself cannot be hashed.
+///
+/// Args:
+///     expected_items: Number of items the rate holds for, at least 1.
+///     false_positive_rate: Chance that a hash never added is reported, between 0 and 1.
+///
+/// Raises:
+///     ParameterError: When an argument is out of range.
+///
+/// Example:
+///     >>> from dupekit import Bloom
+///     >>> seen = Bloom(1_000, 0.01)
+///     >>> seen.update([1, 2, 3])
+///     >>> 2 in seen, 9 in seen, seen.size_in_bits
+///     (True, False, 9592)
 #[pyclass(module = "dupekit_native")]
 #[derive(Clone)]
 pub(crate) struct Bloom(dupekit::bloom::Bloom);
@@ -124,7 +141,11 @@ impl Bloom {
 
     /// Whether each hash of a `uint64` column may have been added; null stays null.
     #[pyo3(signature = (values, /))]
-    fn contains_array(&self, py: Python<'_>, values: &Bound<'_, PyAny>) -> PyResult<NativeArray> {
+    fn contains_array<'py>(
+        &self,
+        py: Python<'py>,
+        values: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let column = hash_column(values)?;
         let found: BooleanArray = py.detach(|| {
             column
@@ -132,7 +153,8 @@ impl Bloom {
                 .map(|hash| hash.map(|hash| self.0.contains(u128::from(hash))))
                 .collect()
         });
-        Ok(NativeArray::from_array(&found))
+        py.import("pyarrow")?
+            .call_method1("array", (NativeArray::from_array(&found),))
     }
 
     fn __contains__(&self, item: &Bound<'_, PyAny>) -> PyResult<bool> {

@@ -3,6 +3,9 @@
 //! The module is an implementation detail of the Python package `dupekit`, which documents what users call. Data crosses
 //! through the Arrow C data interface (`PyCapsule` protocol), so columns are read in place and pyarrow is not linked.
 
+// Documentation of classes and functions becomes Python docstrings, which follow Python's conventions.
+#![allow(clippy::doc_markdown)]
+
 mod arrow_io;
 mod bloom;
 mod errors;

@@ -7,6 +7,22 @@ use pyo3::types::PyBytes;
 use crate::errors::kernel;
 
 /// The distinct token n-grams of a text.
+///
+/// Tokens are the words between Unicode white space of the lower-cased text. A text with fewer tokens than `ngram_size`
+/// has one n-gram, all of it; a text without tokens has none.
+///
+/// Args:
+///     text: Text to cut up.
+///     ngram_size: Tokens in an n-gram, at least 1.
+///
+/// Raises:
+///     ParameterError: When `ngram_size` is 0.
+///
+/// Example:
+///     >>> from dupekit import TokenNgrams
+///     >>> page, part = TokenNgrams("a b c d", 3), TokenNgrams("B c D", 3)
+///     >>> len(page), page.token_count, part.intersection_size(page)
+///     (2, 4, 1)
 #[pyclass(frozen, module = "dupekit_native")]
 pub(crate) struct TokenNgrams(ngrams::TokenNgrams);
 
@@ -62,7 +78,15 @@ impl TokenNgrams {
     }
 }
 
-/// 4,096 bits that summarise a set of n-grams.
+/// 4,096 bits that summarise a set of n-grams: a Bloom filter with four bits an n-gram, compared as a subset.
+///
+/// Most useful for texts of up to about a thousand n-grams; beyond, most bits are set and little is ruled out.
+///
+/// Example:
+///     >>> from dupekit import TokenNgrams
+///     >>> page, part = TokenNgrams("a b c d", 3), TokenNgrams("b c x", 3)
+///     >>> part.signature().may_be_subset_of(page.signature())
+///     False
 #[pyclass(frozen, eq, module = "dupekit_native")]
 #[derive(PartialEq)]
 pub(crate) struct TokenNgramSignature(ngrams::Bitmap);
@@ -80,7 +104,16 @@ impl TokenNgramSignature {
     }
 }
 
-/// The smallest 24-bit fingerprints of a set of n-grams, with counts of the text.
+/// The smallest 1,333 24-bit fingerprints of a set of n-grams, with counts of the text: a record of 4,063 bytes.
+///
+/// All fingerprints below a bound `theta` are kept, so below the smaller bound of two records a missing fingerprint
+/// proves that an n-gram is missing.
+///
+/// Example:
+///     >>> from dupekit import TokenNgrams
+///     >>> record = TokenNgrams("a b c d", 3).fingerprint_signature()
+///     >>> type(record).from_bytes(record.to_bytes()) == record, record.chars, record.ngram_count
+///     (True, 7, 2)
 #[pyclass(frozen, eq, module = "dupekit_native")]
 #[derive(PartialEq)]
 pub(crate) struct TokenNgramFingerprintSignature(ngrams::Fingerprint);

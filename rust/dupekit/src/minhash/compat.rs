@@ -4,21 +4,21 @@
 //!
 //! # The screened loop
 //! A slot's minimum changes only about `ln(n)` times while `n` shingles pass, so nearly every product is computed to be
-//! thrown away. The vector paths compute a cheap lower part of the answer first. With 32-bit limbs `h = (h1, h0)` and
+//! thrown away. The vector paths first compute a cheap stand-in for its upper 32 bits. With 32-bit limbs `h = (h1, h0)` and
 //! `c = (c3, c2, c1, c0)`, bits 64 to 127 of the product are
 //!
-//! `v = h0 c2 + h1 c1 + 2^32 (h0 c3 + h1 c2) + e  (mod 2^64)`, where `e = floor((h0 c0 + 2^32 (h0 c1 + h1 c0)) / 2^64) < 2^33`.
+//! `v = 2^32 A + B + e  (mod 2^64)`, `A = h0 c3 + h1 c2`, `B = h0 c2 + h1 c1`,
+//! `e = floor((h0 c0 + 2^32 (h0 c1 + h1 c0)) / 2^64) < 2^33`.
 //!
-//! Leaving out `e` saves three of the seven 32-bit multiplications, and `v < best` implies
-//! `v - e + 2^33 (mod 2^64) < best + 2^33` as long as the right side does not wrap. Shingles that pass this test (a few
-//! per slot) are computed exactly by the scalar formula, so the result equals the plain loop bit for bit.
+//! The stand-in is `s = A + floor(B / 2^32) (mod 2^32)`. What it leaves out, `B mod 2^32 + e`, is below `3 * 2^32`, so the
+//! upper half of `v` is `s`, `s + 1` or `s + 2` (mod 2^32), and `v < best` implies `s + 2 (mod 2^32) < upper(best) + 3` as
+//! long as the right side does not wrap. Shingles that pass this test (a few per slot) are computed exactly by the scalar
+//! formula, so the result equals the plain loop bit for bit.
 
+#[cfg(target_arch = "x86_64")]
+use super::lanes;
 use crate::pcg::Pcg64;
 use crate::simd::SimdPath;
-
-/// Upper bound of the part that the screen leaves out.
-#[cfg(target_arch = "x86_64")]
-const SLACK: u64 = 1 << 33;
 
 /// The coefficients of a family of compatible permutations.
 #[derive(Debug, Clone)]
@@ -57,15 +57,15 @@ impl CompatPermutations {
             SimdPath::Scalar => self.append_plain(hashes, out),
             #[cfg(target_arch = "x86_64")]
             SimdPath::Avx2 => {
-                let highs: Vec<u64> = hashes.iter().map(|hash| hash >> 32).collect();
-                // SAFETY: the path is available, so the CPU has AVX2.
-                unsafe { screened::append_avx2(&self.coefficients, hashes, &highs, out) }
+                let shingles = screened::Shingles::new(hashes, screened::step::<lanes::Avx2>());
+                // SAFETY: the path is available, so the CPU has its instructions.
+                unsafe { screened::append_avx2(&self.coefficients, &shingles, out) }
             }
             #[cfg(target_arch = "x86_64")]
             SimdPath::Avx512 => {
-                let highs: Vec<u64> = hashes.iter().map(|hash| hash >> 32).collect();
-                // SAFETY: the path is available, so the CPU has AVX-512 F.
-                unsafe { screened::append_avx512(&self.coefficients, hashes, &highs, out) }
+                let shingles = screened::Shingles::new(hashes, screened::step::<lanes::Avx512>());
+                // SAFETY: the path is available, so the CPU has its instructions.
+                unsafe { screened::append_avx512(&self.coefficients, &shingles, out) }
             }
             _ => out.extend(self.coefficients.iter().map(|&coefficient| minimum(hashes, coefficient))),
         }
@@ -109,66 +109,146 @@ fn minimum(hashes: &[u64], coefficient: u128) -> u64 {
 
 #[cfg(target_arch = "x86_64")]
 mod screened {
-    use super::{SLACK, minimum, permute};
-    use crate::minhash::lanes::{Avx2, Avx512, Lanes64};
+    use super::lanes::{Avx2, Avx512, Screen32};
+    use super::{minimum, permute};
 
     /// Shingles computed exactly before screening starts, so that the first bound is already tight.
     const WARM_UP: usize = 16;
 
+    /// Shingles that one turn of the screen covers.
+    pub(super) const fn step<L: Screen32>() -> usize {
+        2 * L::COUNT
+    }
+
+    /// Shingle hashes with their halves laid out for the screen.
+    ///
+    /// Past the warm-up the length is a multiple of the step: the first hash is repeated, which changes no minimum.
+    pub(super) struct Shingles {
+        hashes: Vec<u64>,
+        lows: Vec<u32>,
+        highs: Vec<u32>,
+    }
+
+    impl Shingles {
+        pub(super) fn new(hashes: &[u64], step: usize) -> Self {
+            let mut hashes = hashes.to_vec();
+            if let Some(screened) = hashes.len().checked_sub(WARM_UP) {
+                hashes.resize(WARM_UP + screened.next_multiple_of(step), hashes[0]);
+            }
+            // One more element, because odd lanes are loaded one element further on.
+            let lows = hashes.iter().map(|hash| *hash as u32).chain([0]).collect();
+            let highs = hashes.iter().map(|hash| (hash >> 32) as u32).chain([0]).collect();
+            Self { hashes, lows, highs }
+        }
+    }
+
+    // Helpers are functions, not closures: a closure would be compiled without the caller's target features and every
+    // intrinsic in it would become a call.
+
+    /// The limbs of a coefficient that the screen uses, one value in all lanes.
+    struct Limbs<L: Screen32> {
+        c1: L::Vector,
+        c2: L::Vector,
+        c3: L::Vector,
+        two: L::Vector,
+    }
+
+    impl<L: Screen32> Limbs<L> {
+        /// # Safety
+        /// The CPU must support the instructions of `L`.
+        #[inline(always)]
+        unsafe fn new(coefficient: u128) -> Self {
+            // SAFETY: same contract.
+            unsafe {
+                Self {
+                    c1: L::splat((coefficient >> 32) as u32),
+                    c2: L::splat((coefficient >> 64) as u32),
+                    c3: L::splat((coefficient >> 96) as u32),
+                    two: L::splat(2),
+                }
+            }
+        }
+
+        /// `s + 2` of the module's formula, for `L::COUNT` hashes.
+        ///
+        /// # Safety
+        /// The CPU must support the instructions of `L`; both pointers must be valid for `L::COUNT + 1` elements.
+        #[inline(always)]
+        unsafe fn stand_ins(&self, lows: *const u32, highs: *const u32) -> L::Vector {
+            // SAFETY: same contract.
+            unsafe {
+                let (h0, h1) = (L::load(lows), L::load(highs));
+                let a = L::add(L::mul(h0, self.c3), L::mul(h1, self.c2));
+                let even = L::add64(L::mul_even(h0, self.c2), L::mul_even(h1, self.c1));
+                // The next element on, odd lanes become even ones.
+                let (h0, h1) = (L::load(lows.add(1)), L::load(highs.add(1)));
+                let odd = L::add64(L::mul_even(h0, self.c2), L::mul_even(h1, self.c1));
+                L::add(L::add(a, self.two), L::upper_halves(even, odd))
+            }
+        }
+    }
+
     /// Smallest permuted value of all hashes.
     ///
     /// # Safety
-    /// The CPU must support the instructions of `L`; `highs` must be as long as `hashes`.
+    /// The CPU must support the instructions of `L`; the shingles must be made for `step::<L>()`.
     #[inline(always)]
-    unsafe fn screened_minimum<L: Lanes64>(hashes: &[u64], highs: &[u64], coefficient: u128) -> u64 {
-        let warm = hashes.len().min(WARM_UP);
-        let mut best = minimum(&hashes[..warm], coefficient);
-        let mut at = warm;
-        // SAFETY: the caller vouches for the instructions; every load reads L::COUNT elements below `hashes.len()`.
+    unsafe fn screened_minimum<L: Screen32>(shingles: &Shingles, coefficient: u128) -> u64 {
+        let Shingles { hashes, lows, highs } = shingles;
+        let mut at = hashes.len().min(WARM_UP);
+        let mut best = minimum(&hashes[..at], coefficient);
+        // SAFETY: the caller vouches for the instructions; a turn reads up to element `at + step`, and there is one more
+        // element than the `at + step <= hashes.len()` that the length guarantees.
         unsafe {
-            let c1 = L::splat((coefficient >> 32) as u64);
-            let c2 = L::splat((coefficient >> 64) as u64);
-            let c3 = L::splat((coefficient >> 96) as u64);
-            let slack = L::splat(SLACK);
-            let screen = |at: usize| {
-                let h0 = L::load(hashes.as_ptr().add(at));
-                let h1 = L::load(highs.as_ptr().add(at));
-                let top = L::shl32(L::add(L::mul32(h0, c3), L::mul32(h1, c2)));
-                L::add(L::add(L::mul32(h0, c2), L::mul32(h1, c1)), L::add(top, slack))
-            };
-            while at + 2 * L::COUNT <= hashes.len() {
-                let Some(bound) = best.checked_add(SLACK) else { break };
+            let limbs = Limbs::<L>::new(coefficient);
+            while at < hashes.len() {
+                let Some(bound) = ((best >> 32) as u32).checked_add(3) else {
+                    let end = at + step::<L>();
+                    best = best.min(minimum(&hashes[at..end], coefficient));
+                    at = end;
+                    continue;
+                };
                 let limit = L::limit(bound);
-                let mut candidates = L::below(screen(at), limit) | L::below(screen(at + L::COUNT), limit) << L::COUNT;
+                let mut candidates = 0;
+                while at < hashes.len() && candidates == 0 {
+                    let (low, high) = (lows.as_ptr().add(at), highs.as_ptr().add(at));
+                    let first = limbs.stand_ins(low, high);
+                    let second = limbs.stand_ins(low.add(L::COUNT), high.add(L::COUNT));
+                    candidates = L::below(first, second, limit);
+                    at += step::<L>();
+                }
+                let turn = &hashes[at - step::<L>()..at];
                 while candidates != 0 {
-                    let lane = candidates.trailing_zeros() as usize;
-                    best = best.min(permute(hashes[at + lane], coefficient));
+                    best = best.min(permute(turn[candidates.trailing_zeros() as usize], coefficient));
                     candidates &= candidates - 1;
                 }
-                at += 2 * L::COUNT;
             }
         }
-        hashes[at..].iter().fold(best, |best, &hash| best.min(permute(hash, coefficient)))
+        best
     }
 
     /// Appends one minimum a coefficient.
     ///
     /// # Safety
-    /// The CPU must support AVX2; `highs` must be as long as `hashes`.
-    #[target_feature(enable = "avx2,bmi2")]
-    pub(super) unsafe fn append_avx2(coefficients: &[u128], hashes: &[u64], highs: &[u64], out: &mut Vec<u64>) {
-        // SAFETY: same contract.
-        out.extend(coefficients.iter().map(|&c| unsafe { screened_minimum::<Avx2>(hashes, highs, c) }));
+    /// The CPU must support AVX2; the shingles must be made for its step.
+    #[target_feature(enable = "avx2")]
+    pub(super) unsafe fn append_avx2(coefficients: &[u128], shingles: &Shingles, out: &mut Vec<u64>) {
+        for &coefficient in coefficients {
+            // SAFETY: same contract.
+            out.push(unsafe { screened_minimum::<Avx2>(shingles, coefficient) });
+        }
     }
 
     /// Appends one minimum a coefficient.
     ///
     /// # Safety
-    /// The CPU must support AVX-512 F; `highs` must be as long as `hashes`.
-    #[target_feature(enable = "avx512f,bmi2")]
-    pub(super) unsafe fn append_avx512(coefficients: &[u128], hashes: &[u64], highs: &[u64], out: &mut Vec<u64>) {
-        // SAFETY: same contract.
-        out.extend(coefficients.iter().map(|&c| unsafe { screened_minimum::<Avx512>(hashes, highs, c) }));
+    /// The CPU must support AVX-512 F; the shingles must be made for its step.
+    #[target_feature(enable = "avx512f")]
+    pub(super) unsafe fn append_avx512(coefficients: &[u128], shingles: &Shingles, out: &mut Vec<u64>) {
+        for &coefficient in coefficients {
+            // SAFETY: same contract.
+            out.push(unsafe { screened_minimum::<Avx512>(shingles, coefficient) });
+        }
     }
 }
 

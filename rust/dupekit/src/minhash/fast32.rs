@@ -96,8 +96,11 @@ mod vector {
     ) {
         // SAFETY: the caller vouches for instructions and pointers.
         unsafe {
-            let a: [L::Vector; BLOCK] = std::array::from_fn(|k| L::load(multipliers.add(k * L::COUNT)));
-            let b: [L::Vector; BLOCK] = std::array::from_fn(|k| L::load(offsets.add(k * L::COUNT)));
+            let (mut a, mut b) = ([L::splat(0); BLOCK], [L::splat(0); BLOCK]);
+            for k in 0..BLOCK {
+                a[k] = L::load(multipliers.add(k * L::COUNT));
+                b[k] = L::load(offsets.add(k * L::COUNT));
+            }
             let mut best = [L::splat(u32::MAX); BLOCK];
             for &hash in hashes {
                 let low = L::splat(hash as u32);
