@@ -1,0 +1,186 @@
+"""Durable file operations that the commit protocol is made of: create once, replace, exchange, take away.
+
+Local file systems only. Each write is on disk before the function returns.
+"""
+
+import contextlib
+import ctypes
+import errno
+import json
+import os
+import secrets
+import shutil
+import stat
+from typing import Any
+
+from marin.errors import StoreUnavailableError
+from marin.execution.layout import STORE_FILE
+from marin.execution.records import RECORD_FORMAT, parse_object, read_text
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+
+
+def json_text(value: Any) -> str:
+    """JSON as every record is written: sorted keys, indented, a newline at the end."""
+    return json.dumps(value, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False, default=str) + "\n"
+
+
+def fsync_directory(path: str) -> None:
+    """Make renames and creations in a folder durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_temporary(path: str, text: str) -> str:
+    folder, leaf = os.path.split(path)
+    temporary = os.path.join(folder, f".{leaf}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    except FileNotFoundError:
+        os.makedirs(folder, exist_ok=True)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    return temporary
+
+
+def replace_text(path: str, text: str) -> None:
+    """Write a whole file; a reader sees the old text or the new one, never a part."""
+    temporary = _write_temporary(path, text)
+    try:
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    fsync_directory(os.path.dirname(path))
+
+
+def create_text(path: str, text: str) -> bool:
+    """Create a file that must not exist yet; the first of several writers wins.
+
+    Returns:
+        Whether this call created it.
+    """
+    temporary = _write_temporary(path, text)
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    finally:
+        os.unlink(temporary)
+    fsync_directory(os.path.dirname(path))
+    return True
+
+
+def exchange(first: str, second: str) -> None:
+    """Swap two paths in one atomic step where the kernel can, so that neither name is ever missing.
+
+    Raises:
+        OSError: ``first`` or ``second`` does not exist.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    rename = getattr(libc, "renameat2", None)
+    if rename is not None:
+        if rename(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE) == 0:
+            return
+        number = ctypes.get_errno()
+        if number not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise OSError(number, os.strerror(number), first, None, second)
+    aside = f"{first}.swap-{secrets.token_hex(4)}"
+    os.rename(first, aside)
+    try:
+        os.rename(second, first)
+    except BaseException:
+        os.rename(aside, first)
+        raise
+    os.rename(aside, second)
+
+
+def take_away(path: str, trash_folder: str) -> bool:
+    """Move a folder out of its place at once, then delete it.
+
+    The move is what fences a late writer: its next rename of that folder fails. Deleting may meet files that such a writer
+    still creates; what cannot be deleted stays in the trash for the next owner.
+
+    Returns:
+        Whether there was anything.
+    """
+    os.makedirs(trash_folder, exist_ok=True)
+    target = os.path.join(trash_folder, f"trash-{secrets.token_hex(6)}")
+    try:
+        os.rename(path, target)
+    except FileNotFoundError:
+        return False
+    empty_trash(trash_folder)
+    return True
+
+
+def empty_trash(trash_folder: str) -> None:
+    """Delete what ``take_away`` left in a folder."""
+    with contextlib.suppress(FileNotFoundError):
+        for name in os.listdir(trash_folder):
+            if name.startswith("trash-"):
+                remove_tree(os.path.join(trash_folder, name))
+
+
+def remove_tree(path: str) -> None:
+    """Delete a folder with everything in it, read-only parts too; what a live writer still fills may stay."""
+
+    def unlock(function: Any, name: str, error: BaseException) -> None:
+        if isinstance(error, PermissionError):
+            with contextlib.suppress(OSError):
+                os.chmod(os.path.dirname(name), stat.S_IRWXU)
+                function(name)
+
+    shutil.rmtree(path, onexc=unlock)
+
+
+def check_store(prefix: str) -> None:
+    """Prove that the store can be used before any work starts: right format, writable, not full.
+
+    Args:
+        prefix: Root of the store; created when missing.
+    Raises:
+        StoreUnavailableError: It cannot be written.
+        RecordFormatError: It was written by a newer version.
+    """
+    marker = os.path.join(prefix, STORE_FILE)
+    try:
+        os.makedirs(prefix, exist_ok=True)
+        text = read_text(marker)
+        if text is not None:
+            parse_object(marker, text)
+        else:
+            create_text(marker, json_text({"record_format": RECORD_FORMAT, "store": "marin"}))
+        # 64 KiB is what closing one attempt may need; a full disk fails here and not after hours of work.
+        probe = _write_temporary(os.path.join(prefix, ".probe"), " " * 65_536)
+        os.unlink(probe)
+    except OSError as error:
+        if type(error).__module__.startswith("marin."):
+            raise
+        raise StoreUnavailableError(prefix, f"{type(error).__name__}: {error.strerror or error}") from error
+
+
+def check_prefix(prefix: str) -> str:
+    """The prefix as an absolute local path.
+
+    Raises:
+        StoreUnavailableError: It names a remote store, which this engine does not commit to.
+    """
+    if prefix.startswith("file://"):
+        prefix = prefix.removeprefix("file://")
+    if "://" in prefix:
+        raise StoreUnavailableError(prefix, "steps commit by renaming folders, which this kind of store cannot do")
+    return os.path.abspath(prefix)

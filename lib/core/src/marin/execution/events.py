@@ -1,0 +1,77 @@
+"""Ledger events: small immutable files, one a fact, written without a server.
+
+``ledger/YYYY/MM/DD/<id>.json`` below the prefix. They make "what happened, in order" cheap to read; the truth about a step
+stays in its record, status and attempts, from which the index can be rebuilt.
+"""
+
+import dataclasses
+import os
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from marin.execution._files import create_text, json_text
+from marin.execution.records import RECORD_FORMAT, parse_object, read_text
+
+LEDGER_FOLDER = "ledger"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerEvent:
+    """One fact.
+
+    Attributes:
+        id: Unique, sorts by time; equal ids are the same fact.
+        at: UTC, ISO-8601.
+        kind: ``started``, ``finished``, ``failed``, ``served_cached``, ``drift``, ``verified``, ``hypothesis``, ``verdict``,
+            ``gate``, ``waiver`` or ``planned``.
+        step: Step name.
+        version: Step version.
+        digest: Content digest, where there is one.
+        attempt: Attempt concerned.
+        actor: Who ran the driver.
+        commit: Commit of the code.
+        data: More, by kind.
+    """
+
+    id: str
+    at: str
+    kind: str
+    step: str = ""
+    version: str = ""
+    digest: str | None = None
+    attempt: str | None = None
+    actor: str | None = None
+    commit: str | None = None
+    data: dict[str, Any] = field(default_factory=dict)
+    record_format: int = RECORD_FORMAT
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        """Read a stored event; unknown fields are ignored."""
+        known = {item.name for item in dataclasses.fields(cls)}
+        return cls(**{key: value for key, value in data.items() if key in known})
+
+
+def event_path(prefix: str, event: LedgerEvent) -> str:
+    """Where an event lies: by the day in its ``at``."""
+    year, month, day = event.at[:10].split("-")
+    return os.path.join(prefix, LEDGER_FOLDER, year, month, day, f"{event.id}.json")
+
+
+def write_event(prefix: str, event: LedgerEvent) -> bool:
+    """Write an event once.
+
+    Returns:
+        False when the same fact is on record already.
+    """
+    return create_text(event_path(prefix, event), json_text(dataclasses.asdict(event)))
+
+
+def read_event(path: str) -> LedgerEvent | None:
+    """One event, or None when the file is gone.
+
+    Raises:
+        CorruptRecordError: It does not parse.
+    """
+    text = read_text(path)
+    return None if text is None else LedgerEvent.from_json(parse_object(path, text))

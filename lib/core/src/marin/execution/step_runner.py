@@ -1,0 +1,479 @@
+"""Running a graph: find the least that has to run, then run it in order, several steps at a time.
+
+From the wanted steps downwards, a step whose output can be served ends the walk: its inputs are not even looked at. What is
+left runs as soon as its inputs are there, in a pool of threads. A step that another driver works on does not occupy a
+thread; it is tried again until that driver is done, and its result is then served. One failure leaves independent branches
+alone.
+"""
+
+import concurrent.futures
+import contextvars
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rigging.memory import peak_rss_bytes
+from rigging.provenance import launch_provenance
+
+from marin.errors import FingerprintMismatchError, MarinError, UnknownStepError
+from marin.execution._files import check_store
+from marin.execution.attempts import is_closed, new_id, utc_text
+from marin.execution.decision import Action, Decision, Reason, ReasonKind, decide
+from marin.execution.events import LedgerEvent, write_event
+from marin.execution.failures import classify
+from marin.execution.graph import StepGraph, plan_graph
+from marin.execution.layout import StepLayout
+from marin.execution.outcomes import Outcome, RunSummary, StepOutcome
+from marin.execution.records import read_record
+from marin.execution.reporter import QuietReporter, RunReporter
+from marin.execution.step_execution import RunnerSettings, StepExecution, Waiting, gather_facts, moved_inputs
+from marin.execution.step_spec import StepKind, StepSpec
+from marin.execution.step_status import StatusRecord, read_status
+from marin.execution.versions import VersionKind
+
+_WAIT_NOTE_S = 60.0
+_INTERRUPT_GRACE_S = 5.0
+
+
+def default_concurrency() -> int:
+    """Steps at a time unless the caller says otherwise: the cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What the caller of a run decides.
+
+    Attributes:
+        max_concurrent: Steps at a time; None takes the number of cores.
+        force: Names, or ``name@version``, of steps to rebuild.
+        allow_failed: Names of steps whose failure does not fail the run.
+        keep_going: Whether independent branches go on after a failure.
+        retry_failed: Whether steps that failed in an earlier run are tried again.
+    """
+
+    max_concurrent: int | None = None
+    force: Sequence[str] = ()
+    allow_failed: Sequence[str] = ()
+    keep_going: bool = True
+    retry_failed: bool = True
+
+    def __post_init__(self) -> None:
+        """Check the numbers.
+
+        Raises:
+            ValueError: ``max_concurrent`` is not positive.
+        """
+        if self.max_concurrent is not None and self.max_concurrent < 1:
+            raise ValueError(
+                f"bad option: max_concurrent={self.max_concurrent}; expected at least 1. Leave it out for one per core."
+            )
+
+
+@dataclass
+class _Node:
+    """A step that this run has to look after."""
+
+    spec: StepSpec
+    status: StatusRecord | None
+    decision: Decision
+    deferred: bool = False
+    pending: set[StepSpec] = field(default_factory=set)
+    execution: StepExecution | None = None
+    told: tuple[str, float] = ("", 0.0)
+
+
+class StepRunner:
+    """One run of one graph. Make it, call ``run`` once."""
+
+    def __init__(
+        self,
+        prefix: str,
+        options: RunOptions = RunOptions(),
+        *,
+        reporter: RunReporter | None = None,
+        settings: RunnerSettings | None = None,
+    ) -> None:
+        self._prefix = prefix
+        self._options = options
+        self._reporter = reporter or QuietReporter()
+        self._settings = settings or RunnerSettings()
+        self._nodes: dict[StepSpec, _Node] = {}
+        self._outcomes: dict[StepSpec, StepOutcome] = {}
+        self._lock = threading.Lock()
+        self._context = contextvars.copy_context()
+
+    def run(self, terminals: Sequence[StepSpec]) -> RunSummary:
+        """Bring every terminal up to date.
+
+        Args:
+            terminals: The steps that are wanted.
+        Returns:
+            What became of every step of the graph.
+        Raises:
+            PlanError: The graph is refused.
+            StoreUnavailableError: The store cannot be written, and something has to be.
+            RecordFormatError: The store was written by a newer version.
+        """
+        clock = self._settings.clock
+        begun = clock.monotonic()
+        graph = plan_graph(terminals, self._prefix)
+        self._graph = graph
+        self._forced = self._select(graph, self._options.force, "force")
+        self._allowed = self._select(graph, self._options.allow_failed, "allow_failed")
+        self._visit(graph)
+        if any(node.decision.action is Action.RUN or node.deferred for node in self._nodes.values()):
+            check_store(self._prefix)
+            launch_provenance()
+        self._total = len(self._nodes)
+        self._settle_decided()
+        self._loop()
+        summary = self._summary(graph, clock.monotonic() - begun)
+        self._served_event(summary)
+        self._reporter.run_finished(summary)
+        return summary
+
+    def explain(self, terminals: Sequence[StepSpec]) -> list[StepOutcome]:
+        """What a run would do with each step, from statuses alone; writes nothing.
+
+        Returns:
+            Outcomes in which ``NOT_RUN`` stands for "would run" (or wait, as the reason says).
+        """
+        graph = plan_graph(terminals, self._prefix)
+        self._graph = graph
+        self._forced = self._select(graph, self._options.force, "force")
+        self._allowed = self._select(graph, self._options.allow_failed, "allow_failed")
+        self._visit(graph)
+        outcomes = []
+        for spec in graph.steps:
+            node = self._nodes.get(spec)
+            if node is None:
+                outcomes.append(self._plain(spec, Outcome.CACHED, (_not_needed(),)))
+                continue
+            served = node.decision.action is Action.SERVE and not node.deferred
+            known = node.decision.action is Action.KNOWN_FAILURE
+            outcome = Outcome.CACHED if served else Outcome.KNOWN_FAILURE if known else Outcome.NOT_RUN
+            outcomes.append(self._plain(spec, outcome, node.decision.reasons))
+        return outcomes
+
+    # ---- planning ----------------------------------------------------------------------------------------------------
+
+    def _select(self, graph: StepGraph, names: Sequence[str], option: str) -> frozenset[StepSpec]:
+        chosen: set[StepSpec] = set()
+        for name in names:
+            found = [step for step in graph.steps if name in (step.name, step.label)]
+            if not found:
+                raise UnknownStepError(name, {step.name for step in graph.steps}, option=option)
+            chosen.update(found)
+        return frozenset(chosen)
+
+    def _restless(self, graph: StepGraph) -> set[StepSpec]:
+        """Steps above one that is rebuilt whatever its status says; the walk may not end at these."""
+        restless: set[StepSpec] = set()
+        for step in graph.steps:
+            moving = step in self._forced or (step.version_kind is VersionKind.MUTABLE and step.kind is StepKind.BUILD)
+            if moving or any(dep in restless for dep in graph.deps[step]):
+                restless.add(step)
+        return restless
+
+    def _visit(self, graph: StepGraph) -> None:
+        """Decide for every step that is needed; each status is read once."""
+        restless = self._restless(graph)
+        stack = list(graph.terminals)
+        while stack:
+            spec = stack.pop()
+            if spec in self._nodes:
+                continue
+            layout = StepLayout(graph.paths[spec])
+            status = None if spec.kind is StepKind.PIN else read_status(layout)
+            decision = self._decide(spec, layout, status)
+            node = _Node(spec, status, decision)
+            self._nodes[spec] = node
+            below = [dep for dep in graph.deps[spec] if dep in restless]
+            if decision.action is Action.RUN:
+                stack.extend(graph.deps[spec])
+            elif decision.action is Action.SERVE and below:
+                # Served unless one of the inputs that are rebuilt now comes out different.
+                node.deferred = True
+                stack.extend(below)
+
+    def _decide(
+        self, spec: StepSpec, layout: StepLayout, status: StatusRecord | None, moved: Sequence[str] = ()
+    ) -> Decision:
+        facts = gather_facts(spec, layout, status, moved)
+        decision = decide(spec, facts, forced=spec in self._forced, retry_failed=self._options.retry_failed)
+        drifted = decision.action is Action.SERVE and facts.drift
+        if drifted and spec.expected_fingerprint is not None:
+            raise FingerprintMismatchError(
+                spec.name, spec.expected_fingerprint, facts.recorded_fingerprint, "; ".join(facts.drift)
+            )
+        if decision.action is Action.SERVE and decision.reasons[0].kind is ReasonKind.DRIFT:
+            self._reporter.notice(spec.label, f"drift: {decision.reasons[0].message}")
+        return decision
+
+    # ---- running -----------------------------------------------------------------------------------------------------
+
+    def _settle_decided(self) -> None:
+        for spec, node in list(self._nodes.items()):
+            node.pending = {dep for dep in self._graph.deps[spec] if dep in self._nodes}
+        for spec, node in list(self._nodes.items()):
+            if node.decision.action is Action.SERVE and not node.deferred:
+                self._serve(spec, node)
+            elif node.decision.action in (Action.KNOWN_FAILURE, Action.REFUSE):
+                self._refuse(spec, node)
+
+    def _serve(self, spec: StepSpec, node: _Node) -> None:
+        if spec.kind is StepKind.PIN and not os.path.exists(self._graph.paths[spec]):
+            reason = Reason(ReasonKind.ERROR, "the pinned location does not exist")
+            message = f"nothing exists at the pinned location {self._graph.paths[spec]!r}"
+            self._settle(spec, self._plain(spec, Outcome.FAILED, (reason,), category="data", message=message))
+            return
+        status = node.status
+        if status is not None and status.attempt:
+            layout = StepLayout(self._graph.paths[spec])
+            if not is_closed(layout, status.attempt) and (record := read_record(layout.output_path)) is not None:
+                self._execution(spec, node).heal(record)
+        digest = status.content_digest if status is not None else None
+        self._settle(spec, self._plain(spec, Outcome.CACHED, node.decision.reasons, content_digest=digest))
+
+    def _refuse(self, spec: StepSpec, node: _Node) -> None:
+        known = node.decision.action is Action.KNOWN_FAILURE
+        assert node.status is not None
+        outcome = self._plain(
+            spec,
+            Outcome.KNOWN_FAILURE if known else Outcome.FAILED,
+            node.decision.reasons,
+            category=node.status.category,
+            message=node.status.message,
+            attempt=node.status.attempt,
+        )
+        self._settle(spec, outcome)
+
+    def _loop(self) -> None:
+        limit = self._options.max_concurrent or default_concurrency()
+        running: dict[concurrent.futures.Future[StepOutcome | Waiting], StepSpec] = {}
+        waiting: dict[StepSpec, float] = {}
+        clock = self._settings.clock
+        with concurrent.futures.ThreadPoolExecutor(limit, thread_name_prefix="marin-step") as pool:
+            try:
+                while True:
+                    for spec in self._ready(set(running.values()), waiting):
+                        running[pool.submit(self._try_run, spec)] = spec
+                    if not running and not waiting:
+                        return
+                    if running:
+                        timeout = self._settings.poll_s if waiting else None
+                        done, _ = concurrent.futures.wait(
+                            running, timeout, return_when=concurrent.futures.FIRST_COMPLETED
+                        )
+                    else:
+                        done = set()
+                        clock.sleep(self._settings.poll_s)
+                    for future in done:
+                        spec = running.pop(future)
+                        result = future.result()
+                        if isinstance(result, Waiting):
+                            waiting[spec] = clock.monotonic() + self._settings.poll_s
+                            self._tell_waiting(spec, result)
+                        else:
+                            self._settle(spec, result)
+            except BaseException:
+                self._interrupt()
+                raise
+
+    def _ready(self, running: set[StepSpec], waiting: dict[StepSpec, float]) -> list[StepSpec]:
+        """Steps to start now; settles those whose inputs failed or whose inputs came out as before."""
+        now = self._settings.clock.monotonic()
+        ready = []
+        progress = True
+        while progress:
+            progress = False
+            for spec, node in self._nodes.items():
+                if spec in self._outcomes or spec in running or spec in ready or node.pending:
+                    continue
+                if spec in waiting:
+                    if waiting[spec] > now:
+                        continue
+                    del waiting[spec]
+                if self._settle_without_running(spec, node):
+                    progress = True
+                else:
+                    ready.append(spec)
+        return ready
+
+    def _settle_without_running(self, spec: StepSpec, node: _Node) -> bool:
+        failed = [
+            self._outcomes[dep]
+            for dep in self._graph.deps[spec]
+            if dep in self._outcomes and not self._outcomes[dep].ok
+        ]
+        if failed and not (node.deferred and node.decision.action is Action.SERVE):
+            self._dependency_failed(spec, node, failed)
+            return True
+        stopped = not self._options.keep_going and any(
+            item.outcome is Outcome.FAILED and not item.allowed for item in self._outcomes.values()
+        )
+        if stopped:
+            reason = Reason(ReasonKind.STOPPED, "another step failed and the run does not keep going")
+            self._settle(spec, self._plain(spec, Outcome.NOT_RUN, (reason,), message=reason.message))
+            return True
+        if node.deferred:
+            node.deferred = False
+            layout = StepLayout(self._graph.paths[spec])
+            fresh = {
+                self._outcomes[dep].path: self._outcomes[dep].content_digest
+                for dep in self._graph.deps[spec]
+                if dep in self._outcomes and self._outcomes[dep].outcome is Outcome.EXECUTED
+            }
+            node.decision = self._decide(spec, layout, node.status, moved_inputs(layout, fresh))
+            if node.decision.action is Action.SERVE:
+                self._serve(spec, node)
+                return True
+            # Its other inputs were not looked at while it seemed to be served.
+            missing = [dep for dep in self._graph.deps[spec] if dep not in self._nodes]
+            if missing:
+                self._add_late(node, missing)
+                return True
+        return False
+
+    def _add_late(self, node: _Node, missing: Sequence[StepSpec]) -> None:
+        """Take further inputs of a step into the run, with whatever these need in turn."""
+        stack = list(missing)
+        added: list[StepSpec] = []
+        while stack:
+            spec = stack.pop()
+            if spec in self._nodes:
+                continue
+            layout = StepLayout(self._graph.paths[spec])
+            status = None if spec.kind is StepKind.PIN else read_status(layout)
+            self._nodes[spec] = _Node(spec, status, self._decide(spec, layout, status))
+            added.append(spec)
+            if self._nodes[spec].decision.action is Action.RUN:
+                stack.extend(self._graph.deps[spec])
+        self._total += len(added)
+        for spec in [*added, node.spec]:
+            deps = self._graph.deps[spec]
+            self._nodes[spec].pending = {dep for dep in deps if dep in self._nodes and dep not in self._outcomes}
+        for spec in added:
+            if self._nodes[spec].decision.action is Action.SERVE:
+                self._serve(spec, self._nodes[spec])
+            elif self._nodes[spec].decision.action is not Action.RUN:
+                self._refuse(spec, self._nodes[spec])
+
+    def _dependency_failed(self, spec: StepSpec, node: _Node, failed: Sequence[StepOutcome]) -> None:
+        roots: dict[str, None] = {}
+        for item in failed:
+            fields = item.reasons[0].fields if item.outcome is Outcome.DEP_FAILED and item.reasons else ()
+            roots.update(dict.fromkeys(fields or (item.step,)))
+        message = f"an input has no output: {', '.join(roots)}"
+        reason = Reason(ReasonKind.DEPENDENCY_FAILED, message, tuple(roots))
+        self._execution(spec, node).mark_dependency_failed(list(roots))
+        allowed = all(item.allowed for item in failed)
+        outcome = self._plain(
+            spec, Outcome.DEP_FAILED, (reason,), category="dependency", message=message, allowed=allowed
+        )
+        self._settle(spec, outcome)
+
+    def _execution(self, spec: StepSpec, node: _Node) -> StepExecution:
+        if node.execution is None:
+            node.execution = StepExecution(
+                spec=spec,
+                prefix=self._prefix,
+                path=self._graph.paths[spec],
+                deps=[(dep.label, self._graph.paths[dep]) for dep in self._graph.deps[spec]],
+                settings=self._settings,
+                reasons=node.decision.reasons,
+                forced=spec in self._forced or spec.version_kind is VersionKind.MUTABLE,
+                seen_epoch=node.status.epoch if node.status is not None else 0,
+                context=self._context,
+                started=self._started,
+            )
+        return node.execution
+
+    def _try_run(self, spec: StepSpec) -> StepOutcome | Waiting:
+        node = self._nodes[spec]
+        try:
+            return self._execution(spec, node).try_run()
+        except (MarinError, OSError) as error:
+            # Trouble with the store itself: this step fails, other branches may not be concerned.
+            reason = Reason(ReasonKind.ERROR, f"{type(error).__name__}: {error}")
+            category = classify(error).value
+            return self._plain(spec, Outcome.FAILED, (reason,), category=category, error=error, message=reason.message)
+
+    def _interrupt(self) -> None:
+        """Stop every body; the pool's threads record the attempts as interrupted and end."""
+        for node in self._nodes.values():
+            if node.execution is not None and node.spec not in self._outcomes:
+                node.execution.interrupt()
+
+    # ---- outcomes ----------------------------------------------------------------------------------------------------
+
+    def _started(self, step: str, why: str) -> None:
+        with self._lock:
+            self._reporter.step_started(step, why)
+
+    def _tell_waiting(self, spec: StepSpec, waiting: Waiting) -> None:
+        node, now = self._nodes[spec], self._settings.clock.monotonic()
+        holder, told_at = node.told
+        if holder != waiting.holder or now - told_at >= _WAIT_NOTE_S:
+            node.told = (waiting.holder, now)
+            with self._lock:
+                self._reporter.step_waiting(spec.label, waiting.holder)
+
+    def _settle(self, spec: StepSpec, outcome: StepOutcome) -> None:
+        self._outcomes[spec] = outcome
+        for dependent in self._dependents().get(spec, ()):
+            if dependent in self._nodes:
+                self._nodes[dependent].pending.discard(spec)
+        with self._lock:
+            self._reporter.step_finished(outcome, len(self._outcomes), self._total)
+
+    def _dependents(self) -> dict[StepSpec, list[StepSpec]]:
+        if not hasattr(self, "_dependents_cache"):
+            self._dependents_cache = self._graph.dependents()
+        return self._dependents_cache
+
+    def _plain(self, spec: StepSpec, outcome: Outcome, reasons: tuple[Reason, ...], **values: object) -> StepOutcome:
+        values.setdefault("allowed", spec in self._allowed)
+        return StepOutcome(
+            step=spec.label,
+            name=spec.name,
+            version=spec.version or spec.hash_id,
+            outcome=outcome,
+            reasons=reasons,
+            path=self._graph.paths[spec],
+            **values,  # pyrefly: ignore[bad-argument-type]
+        )
+
+    def _summary(self, graph: StepGraph, seconds: float) -> RunSummary:
+        outcomes = []
+        for spec in graph.steps:
+            outcome = self._outcomes.get(spec)
+            if outcome is None:
+                outcome = self._plain(spec, Outcome.CACHED, (_not_needed(),))
+            outcomes.append(outcome)
+        return RunSummary(self._prefix, tuple(outcomes), seconds, peak_rss_bytes())
+
+    def _served_event(self, summary: RunSummary) -> None:
+        """One event for everything that was served, when the run also wrote something."""
+        if not any(step.outcome is not Outcome.CACHED for step in summary.steps):
+            return
+        served = [step.step for step in summary.steps if step.outcome is Outcome.CACHED]
+        if not served:
+            return
+        now = self._settings.clock.time()
+        launched = launch_provenance()
+        event = LedgerEvent(
+            id=f"{new_id(now)}-served_cached",
+            at=utc_text(now),
+            kind="served_cached",
+            actor=launched.built_by,
+            commit=launched.base_commit,
+            data={"steps": served},
+        )
+        write_event(self._prefix, event)
+
+
+def _not_needed() -> Reason:
+    return Reason(ReasonKind.NOT_NEEDED, "nothing that runs needs it: every step that reads it is cached")
