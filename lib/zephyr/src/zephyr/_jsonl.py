@@ -95,8 +95,15 @@ def _is_utf8(data: bytes) -> bool:
     return True
 
 
-def _num_lines(data: bytes) -> int:
-    return data.count(b"\n") + (not data.endswith(b"\n"))
+def _one_per_line(data: bytes, num_rows: int) -> bool:
+    """Whether the objects that a parse found lie one on each line.
+
+    The parser takes several objects on a line, or one over several. In JSON a closing brace is followed by an opening
+    one only between top-level values; when every line end is such a place, and there are as many objects as lines,
+    each line holds one. Anything else (blank lines too) is left to the exact way.
+    """
+    ends = data.count(b"\n") - data.endswith(b"\n")
+    return num_rows == ends + 1 and ends == data.count(b"}\n{") + data.count(b"}\r\n{")
 
 
 class _Lines:
@@ -158,7 +165,7 @@ class _RowParser:
                 rows = self.decoder.decode_lines(data)
             except (msgspec.DecodeError, RecursionError):
                 return self.lines.parse(line, data)
-            if len(rows) == _num_lines(data) and all(type(row) is dict for row in rows):
+            if _one_per_line(data, len(rows)) and all(type(row) is dict for row in rows):
                 return rows
         return self.lines.parse(line, data)
 
@@ -216,7 +223,7 @@ class _BatchParser:
             rows = decoder.decode_lines(data)
         except (msgspec.DecodeError, RecursionError):
             return None
-        if len(rows) != _num_lines(data):
+        if not _one_per_line(data, len(rows)):
             return None
         return self._pack(rows)
 

@@ -1,7 +1,7 @@
 """Keys as bytes whose order is the order of the keys.
 
-Shuffles sort and merge bytes, so the codec decides what "sorted" means: None, then False and True, then numbers by
-value (1 before 1.0 where they are equal, NaN last), then strings by code point, then bytes, dates, datetimes, then tuples
+Shuffles sort and merge bytes, so the codec decides what "sorted" means: None, then False and True, numbers by value
+(1 before 1.0 where they are equal, NaN last), then strings by code point, then bytes, dates, datetimes, then tuples
 element by element. 1, 1.0 and True are three different keys. The code of one key is never a prefix of another's,
 hence codes may be joined: key + secondary sort value sorts as a pair.
 

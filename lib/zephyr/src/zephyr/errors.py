@@ -137,7 +137,7 @@ class BadRecordError(ZephyrError, ValueError):
         self.excerpt = excerpt
         super().__init__(
             f"cannot read a record: path={path}, line={line_number}, reason={reason}, excerpt={excerpt!r}; expected "
-            "one JSON object in UTF-8 per line. Repair the line, or pass on_bad_line='skip' to count and drop such lines."
+            "one JSON object in UTF-8 per line. Repair it, or pass on_bad_line='skip' to count and drop such lines."
         )
 
 

@@ -22,9 +22,11 @@ from zephyr._schema import conform, unify_schemas
 from zephyr.errors import OutputError, RecordTypeError
 
 ROW_GROUP_BYTES = 64 << 20
-"""Arrow bytes that make one Parquet row group."""
+"""Bytes of values that one Parquet row group aims at, judged by the first rows of the file."""
 
 _ROW_GROUP_ROWS = 1 << 20
+_SIZING_ROWS = 8192
+_PENDING_LIMIT = 4
 _PARQUET_ZSTD_LEVEL = 3
 _LONG_TEXT = 64
 _ENCODE_ROWS = 1024
@@ -153,7 +155,7 @@ class _ParquetSink:
         self.contract = schema
         self.schema = schema
         self.pending: list[pa.RecordBatch] = []
-        self.pending_bytes = self.pending_rows = self.count = 0
+        self.pending_bytes = self.pending_rows = self.count = self.group_rows = 0
         self.writer: pq.ParquetWriter | None = None
         self.stream: _Counted | None = None
 
@@ -161,8 +163,10 @@ class _ParquetSink:
         target = self.file.target
         for batch in batches_of(blocks, operation="write_parquet", where=target):
             self._admit(batch)
-            if self.pending_bytes >= ROW_GROUP_BYTES or self.pending_rows >= _ROW_GROUP_ROWS:
-                self._flush()
+            if self.group_rows == 0 and self.pending_rows >= _SIZING_ROWS:
+                self._size_groups()
+            if self.pending_rows >= self.group_rows > 0 or self.pending_bytes >= _PENDING_LIMIT * ROW_GROUP_BYTES:
+                self._flush(whole_groups=True)
         self._flush()
         self._open()
         self._close()
@@ -193,7 +197,19 @@ class _ParquetSink:
         self.pending_rows += batch.num_rows
         self.count += batch.num_rows
 
-    def _open(self) -> pq.ParquetWriter:
+    def _size_groups(self) -> None:
+        """Fix the rows of a row group from the values of the first rows, however they were cut into batches."""
+        head = self._table().slice(0, _SIZING_ROWS)
+        row_bytes = max(1, sum(map(_value_bytes, head.columns)) // head.num_rows)
+        self.group_rows = max(1, min(_ROW_GROUP_ROWS, ROW_GROUP_BYTES // row_bytes))
+
+    def _table(self) -> pa.Table:
+        assert self.schema is not None
+        batches = [conform(batch, self.schema, where=self.file.target) for batch in self.pending]
+        # Arrow starts a page at every chunk border: without chunks the bytes do not tell how the rows came in.
+        return pa.Table.from_batches(batches, schema=self.schema).combine_chunks()
+
+    def _open(self, first: pa.Table | None = None) -> pq.ParquetWriter:
         if self.writer is None:
             schema = self.schema if self.schema is not None else pa.schema([])
             self.stream = _Counted(self.file)
@@ -202,23 +218,29 @@ class _ParquetSink:
                 schema,
                 compression="zstd",
                 compression_level=_PARQUET_ZSTD_LEVEL,
-                use_dictionary=_dictionary_columns(schema, self.pending),
+                use_dictionary=True if first is None else _dictionary_columns(first),
                 write_page_index=True,
             )
         return self.writer
 
-    def _flush(self) -> None:
+    def _flush(self, *, whole_groups: bool = False) -> None:
         if not self.pending:
             return
-        assert self.schema is not None
-        batches = [conform(batch, self.schema, where=self.file.target) for batch in self.pending]
-        table = pa.Table.from_batches(batches, schema=self.schema)
-        self._guard(lambda writer: writer.write_table(table, row_group_size=max(1, table.num_rows)))
-        self.pending, self.pending_bytes, self.pending_rows = [], 0, 0
+        table = self._table()
+        step = self.group_rows or table.num_rows
+        end = table.num_rows - table.num_rows % step if whole_groups and self.group_rows else table.num_rows
+        for at in range(0, end, step):
+            self._write_group(table.slice(at, min(step, end - at)))
+        rest = table.slice(end)
+        self.pending = rest.to_batches()
+        self.pending_rows, self.pending_bytes = rest.num_rows, rest.nbytes
 
-    def _guard(self, action: Callable[[pq.ParquetWriter], object]) -> None:
+    def _write_group(self, table: pa.Table) -> None:
+        self._guard(lambda writer: writer.write_table(table, row_group_size=max(1, table.num_rows)), table)
+
+    def _guard(self, action: Callable[[pq.ParquetWriter], object], first: pa.Table | None = None) -> None:
         try:
-            action(self._open())
+            action(self._open(first))
         except OSError as error:
             known = self.stream.error if self.stream is not None else None
             raise known or output_error(self.file.target, error) from error
@@ -241,7 +263,7 @@ class _ParquetSink:
                     table = written.read_row_group(index)
                     batches = [conform(b, schema, where=old.target) for b in table.to_batches()]
                     out = pa.Table.from_batches(batches, schema=schema)
-                    self._guard(lambda writer, out=out: writer.write_table(out, row_group_size=max(1, out.num_rows)))
+                    self._write_group(out)
         finally:
             remove_file(old.path)
 
@@ -250,18 +272,29 @@ def _without_metadata(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch if batch.schema.metadata is None else batch.replace_schema_metadata(None)
 
 
-def _dictionary_columns(schema: pa.Schema, batches: list[pa.RecordBatch]) -> list[str] | bool:
+def _dictionary_columns(first: pa.Table) -> list[str] | bool:
     """Columns worth a dictionary: not long text, where building one costs time and never pays."""
-    if not batches:
-        return True
     kept = []
-    for field in schema:
+    for field in first.schema:
         if pa.types.is_nested(field.type):
             return True
         if pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
-            index = batches[0].schema.get_field_index(field.name)
-            mean = pc.mean(pc.binary_length(batches[0].column(index))).as_py() if index >= 0 else 0
+            mean = pc.mean(pc.binary_length(first.column(field.name))).as_py()
             if mean is not None and mean > _LONG_TEXT:
                 continue
         kept.append(field.name)
     return kept or False
+
+
+def _value_bytes(column: pa.ChunkedArray | pa.Array) -> int:
+    """Bytes of the values alone: equal values count equally, whatever buffers lie behind them."""
+    kind = column.type
+    if isinstance(column, pa.ChunkedArray):
+        return sum(map(_value_bytes, column.chunks))
+    if pa.types.is_struct(kind):
+        return sum(map(_value_bytes, column.flatten()))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return 4 * len(column) + _value_bytes(column.flatten())
+    if pa.types.is_binary(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return 4 * len(column) + (pc.sum(pc.binary_length(column)).as_py() or 0)
+    return 8 * len(column)

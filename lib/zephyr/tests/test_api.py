@@ -1,0 +1,95 @@
+"""The promised names, and what importing them costs."""
+
+import subprocess
+import sys
+
+import zephyr
+from zephyr import counters, dataset, errors, expr
+
+PUBLIC = [
+    "BadRecordError",
+    "Dataset",
+    "Expr",
+    "ShardInfo",
+    "ZephyrContext",
+    "ZephyrError",
+    "ZephyrExecutionResult",
+    "col",
+    "compute_plan",
+    "counters",
+    "lit",
+]
+DATASET_METHODS = [
+    "count",
+    "deduplicate",
+    "filter",
+    "flat_map",
+    "from_files",
+    "from_iterable",
+    "from_list",
+    "group_by",
+    "join",
+    "load_file",
+    "load_jsonl",
+    "load_parquet",
+    "load_text",
+    "map",
+    "map_batches",
+    "map_shard",
+    "reduce",
+    "reshard",
+    "sample",
+    "select",
+    "sort_by",
+    "take",
+    "take_per_shard",
+    "union",
+    "window",
+    "window_by",
+    "write_jsonl",
+    "write_parquet",
+]
+
+
+def fresh(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_public_names_are_these() -> None:
+    assert zephyr.__all__ == PUBLIC == dir(zephyr)
+    assert all(getattr(zephyr, name) is not None for name in PUBLIC)
+    assert zephyr.counters is counters
+    assert zephyr.Dataset is dataset.Dataset
+    assert zephyr.col is expr.col
+    assert zephyr.BadRecordError is errors.BadRecordError
+
+
+def test_dataset_methods_are_these_and_documented() -> None:
+    methods = sorted(name for name in vars(dataset.Dataset) if not name.startswith("_") and name != "pipeline")
+    assert methods == DATASET_METHODS
+    assert all(getattr(dataset.Dataset, name).__doc__ for name in methods)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    try:
+        _ = zephyr.nothing  # type: ignore[attr-defined]
+    except AttributeError as error:
+        assert "nothing" in str(error)
+    else:
+        raise AssertionError("must raise")
+
+
+def test_importing_zephyr_is_cheap_and_pulls_in_nothing_heavy() -> None:
+    code = "import sys, time; t = time.perf_counter(); import zephyr; print(time.perf_counter() - t); {}"
+    assert float(fresh(code.format("assert 'pyarrow' not in sys.modules and 'numpy' not in sys.modules"))) < 3 * 0.05
+    banned = "assert not {'polars', 'pandas', 'ray', 'jax', 'torch', 'iris', 'duckdb'} & set(sys.modules)"
+    heavy = "import zephyr.dataset, zephyr.context; " + banned
+    fresh("import sys; " + heavy)
+
+
+def test_the_dataset_module_imports_within_its_budget() -> None:
+    best = min(
+        float(fresh("import time; t = time.perf_counter(); import zephyr.dataset; print(time.perf_counter() - t)"))
+        for _ in range(3)
+    )
+    assert best < 3 * 0.25

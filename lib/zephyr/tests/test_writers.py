@@ -1,0 +1,190 @@
+"""Writing files: bytes that depend on the items alone, schemas, and nothing left when it fails."""
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from zephyr import Dataset, ZephyrContext, writers
+from zephyr.errors import DuplicateOutputError, OutputError, PlanError, RecordTypeError, SchemaConflictError
+
+ROWS = [{"id": i, "text": f"t{i}" * (i % 50), "tag": "ab"[i % 2]} for i in range(5000)]
+
+
+def visible(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.is_file())
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet"])
+def test_a_round_trip_keeps_the_records(ctx: ZephyrContext, tmp_path: Path, suffix: str) -> None:
+    ds = Dataset.from_list(ROWS, shards=3)
+    pattern = str(tmp_path / ("x-{shard:03d}-of-{total:03d}" + suffix))
+    out = ctx.execute(ds.write_parquet(pattern) if suffix == ".parquet" else ds.write_jsonl(pattern))
+    assert out.results == [str(tmp_path / f"x-{i:03d}-of-003{suffix}") for i in range(3)]
+    assert out.counters["zephyr/records_out"] == len(ROWS)
+    assert ctx.execute(Dataset.from_files(str(tmp_path / f"*{suffix}")).load_file()).results == ROWS
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet"])
+def test_bytes_do_not_depend_on_how_items_were_cut(ctx: ZephyrContext, tmp_path: Path, suffix: str) -> None:
+    found = set()
+    for at, ds in enumerate(
+        (
+            Dataset.from_list(ROWS, shards=1),
+            Dataset.from_list(ROWS, shards=1).map_batches(lambda b: (b.slice(i, 7) for i in range(0, b.num_rows, 7))),
+            Dataset.from_list([ROWS[:17], ROWS[17:]], shards=1).flat_map(lambda rows: rows),
+        )
+    ):
+        path = tmp_path / f"{at}{suffix}"
+        ctx.execute(ds.write_parquet(str(path)) if suffix == ".parquet" else ds.write_jsonl(str(path)))
+        found.add(path.read_bytes())
+    assert len(found) == 1
+
+
+def test_schemas_widen_late_without_losing_what_was_written(
+    ctx: ZephyrContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writers, "ROW_GROUP_BYTES", 1 << 12)
+    rows: list[dict[str, Any]] = [{"a": None, "m": {"x": 1}} for _ in range(9000)]
+    rows += [{"a": 7, "m": {"x": 2}} for _ in range(9000)]
+    rows += [{"a": 0.5, "m": {"x": 3, "y": "new"}, "late": [1]}]
+    ctx.execute(Dataset.from_list(rows, shards=1).write_parquet(str(tmp_path / "x.parquet")))
+    table = pq.read_table(tmp_path / "x.parquet")
+    assert str(table.schema.field("a").type) == "double"
+    assert table.column("a").to_pylist() == [r["a"] for r in rows]
+    assert table.column("m").to_pylist()[-1] == {"x": 3, "y": "new"}
+    assert table.column("late").to_pylist()[-2:] == [None, [1]]
+    assert visible(tmp_path) == ["x.parquet"]
+
+
+def test_an_integer_column_meeting_a_string_names_both(ctx: ZephyrContext, tmp_path: Path) -> None:
+    with pytest.raises(SchemaConflictError) as caught:
+        ctx.execute(Dataset.from_list([{"a": 1}, {"a": "x"}], shards=1).write_parquet(str(tmp_path / "x.parquet")))
+    assert (caught.value.field, caught.value.left, caught.value.right) == ("a", "int64", "string")
+    assert "x.parquet" in str(caught.value)
+    assert visible(tmp_path) == []
+
+
+def test_numbers_that_float64_cannot_hold_are_not_bent(ctx: ZephyrContext, tmp_path: Path) -> None:
+    with pytest.raises(SchemaConflictError):
+        ctx.execute(
+            Dataset.from_list([{"a": 2**60 + 1}, {"a": 0.5}], shards=1).write_parquet(str(tmp_path / "x.parquet"))
+        )
+
+
+def test_a_given_schema_is_a_contract(ctx: ZephyrContext, tmp_path: Path) -> None:
+    schema = pa.schema({"a": pa.int64(), "b": pa.string()})
+    path = str(tmp_path / "x.parquet")
+    ctx.execute(Dataset.from_list([{"a": 1}], shards=1).write_parquet(path, schema=schema))
+    assert pq.read_schema(path).equals(schema)
+    for bad in ({"a": "x"}, {"a": 1, "c": 2}):
+        with pytest.raises(SchemaConflictError):
+            ctx.execute(Dataset.from_list([bad], shards=1).write_parquet(str(tmp_path / "y.parquet"), schema=schema))
+    ctx.execute(Dataset.from_list([{"a": 1}]).filter(lambda r: False).write_parquet(path, schema=schema))
+    assert pq.read_table(path).schema.equals(schema)
+
+
+def test_empty_shards_give_valid_empty_files(ctx: ZephyrContext, tmp_path: Path) -> None:
+    ds = Dataset.from_list([{"a": 1}, {"a": 2}]).filter(lambda r: r["a"] > 1)
+    ctx.execute(ds.write_parquet(str(tmp_path / "{shard}.parquet")))
+    assert [pq.read_metadata(tmp_path / f"{i}.parquet").num_rows for i in range(2)] == [0, 1]
+    ctx.execute(ds.write_jsonl(str(tmp_path / "{shard}.jsonl.gz")))
+    assert ctx.execute(Dataset.from_files(str(tmp_path / "*.gz")).load_jsonl()).results == [{"a": 2}]
+
+
+def test_items_that_json_cannot_hold_are_named(ctx: ZephyrContext, tmp_path: Path) -> None:
+    with pytest.raises(RecordTypeError, match="complex"):
+        ctx.execute(Dataset.from_list([{"a": 1}, {"a": 1j}], shards=1).write_jsonl(str(tmp_path / "x.jsonl")))
+    assert visible(tmp_path) == []
+
+
+def test_two_shards_with_one_path_are_refused(ctx: ZephyrContext, tmp_path: Path) -> None:
+    with pytest.raises(DuplicateOutputError) as caught:
+        ctx.execute(Dataset.from_list([1, 2]).write_jsonl(str(tmp_path / "x.jsonl")))
+    assert caught.value.shards == (0, 1)
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "same.txt").write_text("x")
+    with pytest.raises(DuplicateOutputError):
+        ctx.execute(
+            Dataset.from_files(str(tmp_path / "*/same.txt")).load_text().write_jsonl(str(tmp_path / "{basename}.jsonl"))
+        )
+
+
+def test_an_input_is_never_an_output(ctx: ZephyrContext, tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b'{"a":1}\n')
+    with pytest.raises(PlanError, match="also an input"):
+        ctx.execute(Dataset.from_files(str(path)).load_jsonl().write_jsonl(str(tmp_path / "{basename}.jsonl")))
+    assert path.read_bytes() == b'{"a":1}\n'
+
+
+@pytest.mark.parametrize("pattern", ["{nope}.jsonl", "{shard.jsonl", "{basename}.jsonl", "{shard:q}.jsonl"])
+def test_patterns_that_cannot_be_filled_are_refused(ctx: ZephyrContext, pattern: str) -> None:
+    with pytest.raises(PlanError, match="expected"):
+        ctx.execute(Dataset.from_list([{}], shards=1).write_jsonl(pattern))
+
+
+def test_names_come_from_a_function_or_the_input(ctx: ZephyrContext, tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl.gz").write_bytes(b"")
+    ds = Dataset.from_files(str(tmp_path / "in.jsonl.gz")).load_jsonl()
+    out = ctx.execute(ds.write_parquet(f"{tmp_path}//out/{{basename}}.parquet"))
+    assert out.results == [f"{tmp_path}/out/in.parquet"]
+    out = ctx.execute(
+        ds.write_jsonl(lambda shard, total: f"{tmp_path}/f-{shard}-{total}.jsonl").map(lambda p: p.upper())
+    )
+    assert out.results == [f"{tmp_path}/f-0-1.jsonl".upper()]
+
+
+FULL_DISK = """
+    import resource, sys
+    from zephyr import Dataset, ZephyrContext
+    from zephyr.errors import OutputError
+    folder, kind = sys.argv[1:]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+    import random
+    rng = random.Random(0)
+    ds = Dataset.from_list(list(range(6)), shards=6).flat_map(
+        lambda i: [{"i": i, "t": rng.randbytes(200).hex()} for _ in range(i * 400)]
+    )
+    if kind == "shuffle":
+        ds = ds.deduplicate("t", 2).count()
+    elif kind == "blocks":
+        ds = ds.map(lambda r: r).reshard(2).count()
+    else:
+        pattern = folder + "/{shard}." + kind
+        ds = ds.write_parquet(pattern) if kind == "parquet" else ds.write_jsonl(pattern)
+    try:
+        ZephyrContext(inline=True, chunk_storage_prefix=folder + "/scratch").execute(ds)
+    except OutputError as error:
+        print(error.reason)
+"""
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl", "shuffle", "blocks"])
+def test_a_full_disk_is_a_clear_error_and_leaves_no_half_file(tmp_path: Path, kind: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(FULL_DISK), str(tmp_path), kind],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "the file size limit is reached\n", done.stderr
+    assert done.stderr == ""
+    left = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(left) < 6
+    for path in left:
+        assert path.parent == tmp_path and not path.name.startswith(".")
+        rows = pq.read_metadata(path).num_rows if path.suffix == ".parquet" else path.read_bytes().count(b"\n")
+        assert rows == int(path.stem) * 400
+
+
+def test_an_unwritable_place_is_a_clear_error(ctx: ZephyrContext, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(OutputError) as caught:
+        ctx.execute(Dataset.from_list([{}], shards=1).write_jsonl(str(tmp_path / "file" / "x.jsonl")))
+    assert caught.value.path == str(tmp_path / "file" / "x.jsonl")
