@@ -1,0 +1,1 @@
+"""Exchanging models with other libraries."""

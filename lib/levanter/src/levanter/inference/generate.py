@@ -1,0 +1,161 @@
+r"""Sampling from a Llama model, one token at a time, with a key/value cache.
+
+The prompt runs once through the model (prefill) and leaves the keys and values of every layer in a cache; each further
+token runs alone against it. Both are compiled once per cache size, whatever the prompt's length, because the prompt is
+padded and the cache's unused tail is masked.
+
+Shape suffixes: L layers, B batch, G key/value heads, S cache positions, D head size.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from haliax import Axis, NamedArray
+
+from levanter.errors import EvaluationError
+from levanter.layers.attention import dot_product_attention
+from levanter.layers.attention_mask import KEY_POSITION, POSITION, AttentionMask
+from levanter.layers.normalization import rms_norm
+from levanter.models.llama import LlamaLMHeadModel
+
+Cache = tuple[jax.Array, jax.Array]
+PAD_TO = 64
+
+
+def generate(
+    model: LlamaLMHeadModel,
+    prompt_ids: Sequence[int],
+    *,
+    max_new_tokens: int,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    key: jax.Array | None = None,
+    stop_ids: Sequence[int] = (),
+) -> list[int]:
+    """Continue a prompt.
+
+    Args:
+        model: The model.
+        prompt_ids: At least one id.
+        max_new_tokens: Tokens to add, at most.
+        temperature: Divides the logits; 0 takes the most likely token (the lowest id among equals).
+        top_k: Sample among the k most likely only.
+        key: PRNG key; required above temperature 0.
+        stop_ids: End after producing one of these (it is kept).
+
+    Returns:
+        The new ids, without the prompt. Equal arguments give equal ids.
+
+    Raises:
+        EvaluationError: an empty prompt, ids outside the vocabulary, more tokens than the model's context, or no key.
+    """
+    vocab = model.Vocab.size
+    _check(model, prompt_ids, max_new_tokens, temperature, key)
+    length = len(prompt_ids)
+    padded = -(-length // PAD_TO) * PAD_TO
+    size = -(-(length + max_new_tokens) // PAD_TO) * PAD_TO
+    ids = np.zeros((1, padded), np.int32)
+    ids[0, :length] = prompt_ids
+    size = max(size, padded)
+    logits, cache = _prefill(model, jnp.asarray(ids), jnp.int32(length), size)
+    k = min(top_k or vocab, vocab)
+    key = jax.random.PRNGKey(0) if key is None else key
+    produced: list[int] = []
+    for index in range(max_new_tokens):
+        token = _sample(logits, jax.random.fold_in(key, index), jnp.float32(temperature), k)
+        produced.append(int(token))
+        if produced[-1] in stop_ids or index == max_new_tokens - 1:
+            break
+        logits, cache = _decode(model, token, jnp.int32(length + index), cache)
+    return produced
+
+
+@functools.partial(jax.jit, static_argnums=(3,))
+def _prefill(model: LlamaLMHeadModel, ids: jax.Array, length: jax.Array, size: int) -> tuple[jax.Array, Cache]:
+    """Run the prompt; return the logits after its last token ``[V]`` and the cache ``[L, B, G, S, D]``."""
+    transformer = model.transformer
+    rope = transformer.rope(jnp.arange(ids.shape[1]))
+    mask = AttentionMask.causal()
+    layers = transformer.layers
+
+    def layer(x: jax.Array, leaves: list[jax.Array]) -> tuple[jax.Array, Cache]:
+        block = layers.block(leaves)
+        q, k, v = block.self_attn.project(rms_norm(block.input_layernorm, x), rope)
+        attended = block.self_attn.output(dot_product_attention(q, k, v, _windowed(block, mask)))
+        pad = ((0, 0), (0, 0), (0, size - ids.shape[1]), (0, 0))
+        return block.after_attention(x, attended), (jnp.pad(k, pad), jnp.pad(v, pad))
+
+    x, cache = jax.lax.scan(layer, model.embeddings(ids), layers.leaves())
+    last = jax.lax.dynamic_slice_in_dim(x, length - 1, 1, axis=1)
+    return _logits(model, rms_norm(transformer.norm, last)), cache
+
+
+@functools.partial(jax.jit, donate_argnums=(3,))
+def _decode(model: LlamaLMHeadModel, token: jax.Array, position: jax.Array, cache: Cache) -> tuple[jax.Array, Cache]:
+    """Run one token at ``position``; return its logits ``[V]`` and the cache with its key and value added."""
+    transformer = model.transformer
+    rope = transformer.rope(position[None])
+    size = cache[0].shape[3]
+    layers = transformer.layers
+
+    def layer(x: jax.Array, item: tuple) -> tuple[jax.Array, Cache]:
+        leaves, keys, values = item
+        block = layers.block(leaves)
+        q, k, v = block.self_attn.project(rms_norm(block.input_layernorm, x), rope)
+        keys = jax.lax.dynamic_update_slice_in_dim(keys, k, position, axis=2)
+        values = jax.lax.dynamic_update_slice_in_dim(values, v, position, axis=2)
+        attended = dot_product_attention(q, keys, values, _cache_mask(block, size, position))
+        return block.after_attention(x, block.self_attn.output(attended)), (keys, values)
+
+    x, cache = jax.lax.scan(layer, model.embeddings(token[None, None]), (layers.leaves(), *cache))
+    return _logits(model, rms_norm(transformer.norm, x)), cache
+
+
+@functools.partial(jax.jit, static_argnums=(3,))
+def _sample(logits: jax.Array, key: jax.Array, temperature: jax.Array, top_k: int) -> jax.Array:
+    values, ids = jax.lax.top_k(logits, top_k)
+    drawn = jax.random.categorical(key, values / jnp.maximum(temperature, 1e-6))
+    return ids[jnp.where(temperature == 0, 0, drawn)]
+
+
+def _windowed(block: Any, mask: AttentionMask) -> AttentionMask:
+    return mask.with_sliding_window(block.self_attn.spec.sliding_window)
+
+
+def _cache_mask(block: Any, size: int, position: jax.Array) -> AttentionMask:
+    """What the single query at ``position`` sees of the cache."""
+    distance = position - jnp.arange(size)
+    window = block.self_attn.spec.sliding_window
+    seen = (distance >= 0) if window is None else (distance >= 0) & (distance < window)
+    return AttentionMask.explicit(NamedArray(seen[None], (Axis(POSITION, 1), Axis(KEY_POSITION, size))))
+
+
+def _logits(model: LlamaLMHeadModel, hidden: jax.Array) -> jax.Array:
+    head = model.get_lm_head().array
+    row = hidden[0, 0]
+    logits = (head @ row if model.lm_head is None else row @ head).astype(jnp.float32)
+    cap = model.config.logits_soft_cap
+    return logits if cap is None else cap * jnp.tanh(logits / cap)
+
+
+def _check(
+    model: LlamaLMHeadModel, prompt: Sequence[int], new: int, temperature: float, key: jax.Array | None
+) -> None:
+    vocab, context = model.Vocab.size, model.config.max_seq_len
+    if not prompt or min(prompt) < 0 or max(prompt) >= vocab:
+        raise EvaluationError(
+            f"cannot generate: prompt has {len(prompt)} ids; expected at least one, each in [0, {vocab})."
+        )
+    if new < 0 or len(prompt) + new > context:
+        raise EvaluationError(
+            f"cannot generate: prompt={len(prompt)}, max_new_tokens={new}, context={context}; expected the sum inside "
+            "the context. Ask for fewer tokens."
+        )
+    if temperature < 0 or (temperature > 0 and key is None):
+        raise EvaluationError(
+            f"cannot generate: temperature={temperature}, key={key}; expected temperature >= 0, and a key above 0."
+        )

@@ -1,0 +1,276 @@
+"""Train a language model: read the config, make the data, the model and the optimizer, run the loop, export.
+
+    python -m levanter.main.train_lm --config_path config.yaml --trainer.num_train_steps 100
+
+Works from local files alone. Exit codes: 0 done, 2 bad configuration, 3 diverged, 75 preempted after saving (start it
+again to resume), 124 stalled.
+"""
+
+import dataclasses
+import logging
+import sys
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+from haliax import Axis
+
+from levanter import config as levanter_config
+from levanter.callbacks.core import StepInfo
+from levanter.checkpoint import latest_checkpoint_path, load_checkpoint
+from levanter.compat.hf_checkpoints import load_hf_checkpoint, save_hf_checkpoint
+from levanter.data.text.config import LmDataConfig
+from levanter.errors import ConfigError, DivergedError, LevanterError, PreemptedError
+from levanter.models.llama import LlamaConfig
+from levanter.models.lm_model import LmConfig, count_parameters
+from levanter.models.loss import next_token_loss
+from levanter.optim.config import AdamConfig, OptimizerConfig
+from levanter.optim.weight_decay import decayed_names
+from levanter.preemption import EXIT_PREEMPTED
+from levanter.throughput import WorkPerExample
+from levanter.trainer import Trainer, metrics_path
+from levanter.trainer_config import TrainerConfig
+from levanter.trainer_state import trainable
+from levanter.tree_paths import tree_digest
+
+logger = logging.getLogger(__name__)
+EXIT_DIVERGED = 3
+
+
+@dataclass(frozen=True)
+class TrainLmConfig:
+    """Everything a run is made of.
+
+    Attributes:
+        data: Where the text comes from.
+        trainer: How to train.
+        model: What to train.
+        optimizer: How to update.
+        train_seq_len: Tokens in an example; None means the model's longest.
+        z_loss_weight: Weight of the squared log-partition function.
+        data_seed: Replaces the data key alone, so that the order of the data can vary under one initialisation.
+        vocab_size: Rows of the embedding; None takes the tokenizer's.
+        initialize_from_hf: Folder of a Hugging Face model whose weights to start from.
+        use_hf_model_config: Take the model's shape from that folder too.
+        initialize_from_checkpoint_path: Start from another run's full state, step set to 0.
+        initialize_model_from_checkpoint_path: Start from another run's weights, fresh optimizer.
+        hf_save_path: Export the model there, in ``step-<n>`` folders.
+        hf_save_steps: Updates between exports; the last step is always exported.
+        hf_save_dtype: Dtype of exported weights; None keeps the parameter dtype.
+    """
+
+    data: LmDataConfig = field(default_factory=LmDataConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    model: LmConfig = field(default_factory=LlamaConfig)
+    optimizer: OptimizerConfig = field(default_factory=AdamConfig)
+    train_seq_len: int | None = None
+    z_loss_weight: float = 0.0
+    data_seed: int | None = None
+    vocab_size: int | None = None
+    initialize_from_hf: str | None = None
+    use_hf_model_config: bool = False
+    initialize_from_checkpoint_path: str | None = None
+    initialize_model_from_checkpoint_path: str | None = None
+    hf_save_path: str | None = None
+    hf_save_steps: int | None = 10_000
+    hf_save_dtype: str | None = None
+
+    def __post_init__(self) -> None:
+        sources = [
+            name
+            for name in (
+                "initialize_from_hf",
+                "initialize_from_checkpoint_path",
+                "initialize_model_from_checkpoint_path",
+            )
+            if getattr(self, name) is not None
+        ]
+        if len(sources) > 1:
+            raise ConfigError(f"{' and '.join(sources)} are all set; expected at most one.", key=sources[1])
+        if self.use_hf_model_config and self.initialize_from_hf is None:
+            raise ConfigError("needs initialize_from_hf to be set.", key="use_hf_model_config")
+
+    @property
+    def sequence_length(self) -> int:
+        """Tokens in an example."""
+        return self.train_seq_len or self.model.context_length
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a run leaves behind.
+
+    Attributes:
+        step: Updates done.
+        final_loss: Loss of the last step, nats per token.
+        tokens: Tokens seen, resumed ones included.
+        checkpoint_path: Last checkpoint, or None.
+        metrics_path: ``metrics.jsonl`` when the json_file tracker ran, else None.
+        parameter_digest: SHA-256 over the final parameters.
+    """
+
+    step: int
+    final_loss: float
+    tokens: int
+    checkpoint_path: str | None
+    metrics_path: str | None
+    parameter_digest: str
+
+
+def train(config: TrainLmConfig, *, progress: bool = True, cancel: threading.Event | None = None) -> TrainResult:
+    """Train, from a fresh start or from this run's newest checkpoint.
+
+    Args:
+        config: The run.
+        progress: Show a progress line.
+        cancel: Stops the run between steps when set; the state is saved first.
+
+    Raises:
+        DivergedError: the loss went wrong; the curve is on disk.
+        CancelledError: ``cancel`` was set.
+        PreemptedError: SIGTERM arrived; the state was saved.
+        ConfigError: the parts do not fit together.
+    """
+    config = _with_hf_shape(config)
+    seed = jax.random.PRNGKey(config.trainer.seed)
+    data_key, _, model_key, training_key = jax.random.split(seed, 4)
+    if config.data_seed is not None:
+        data_key = jax.random.PRNGKey(config.data_seed)
+    Pos = Axis("position", config.sequence_length)
+    Vocab = Axis("vocab", config.vocab_size or config.data.vocab_size)
+    optimizer = config.optimizer.build(config.trainer.num_train_steps)
+    with Trainer(
+        config.trainer, optimizer, _loss(config), work=_work(config, Vocab), cancel=cancel, progress=progress
+    ) as trainer:
+        trainer.tracker.log_hyperparameters(_hparams(config))
+        train_set = config.data.train_set(Pos, trainer.batch_schedule, key=data_key)
+        state = trainer.initial_state(training_key, model_init=lambda: config.model.build(Vocab, key=model_key))
+        if int(state.step) == 0:
+            state = _initialize_from(config, state)
+        for name, dataset in config.data.validation_sets(Pos).items():
+            trainer.add_eval_hook(dataset, name)
+        if config.hf_save_path is not None:
+            _add_export_hook(trainer, config)
+        _log_shape(trainer, config, state.model)
+        outcome = trainer.train(state, trainer.data_loader(train_set))
+        steps = int(outcome.state.step)
+        return TrainResult(
+            step=steps,
+            final_loss=outcome.loss,
+            tokens=trainer.batch_schedule.global_data_offset_by_step(steps) * Pos.size,
+            checkpoint_path=outcome.checkpoint_path,
+            metrics_path=metrics_path(trainer.tracker),
+            parameter_digest=tree_digest(outcome.state.model),
+        )
+
+
+@levanter_config.main()
+def main(config: TrainLmConfig) -> None:
+    """Run :func:`train` as a command."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        result = train(config)
+    except DivergedError as error:
+        levanter_config.fail_with_hint(error, EXIT_DIVERGED)
+    except PreemptedError as error:
+        levanter_config.fail_with_hint(error, EXIT_PREEMPTED)
+    except LevanterError as error:
+        levanter_config.fail_with_hint(error, levanter_config.EXIT_BAD_CONFIG)
+    for name, value in dataclasses.asdict(result).items():
+        print(f"{name}: {value}", file=sys.stdout)
+
+
+def _loss(config: TrainLmConfig) -> Any:
+    def loss(model: Any, batch: Any, *, key: jax.Array | None = None) -> Any:
+        return next_token_loss(model, batch, logsumexp_weight=config.z_loss_weight)
+
+    return loss
+
+
+def _work(config: TrainLmConfig, Vocab: Axis) -> WorkPerExample:  # noqa: N803 - axes are capitalised
+    length = config.sequence_length
+    forward = config.model.flops_per_token(Vocab.size, length)
+    return WorkPerExample(tokens=length, flops=3 * forward * length)
+
+
+def _hparams(config: TrainLmConfig) -> dict[str, Any]:
+    """The configuration without the paths that differ between equal runs."""
+    return levanter_config.encode(dataclasses.replace(config, data=config.data))
+
+
+def _log_shape(trainer: Trainer, config: TrainLmConfig, model: Any) -> None:
+    total, trained = count_parameters(model), count_parameters(trainable(model))
+    trainer.tracker.log_summary(
+        {
+            "parameter_count": total,
+            "trainable_parameter_count": trained,
+            "fraction_trainable": trained / max(total, 1),
+            "backend": jax.default_backend(),
+            "num_devices": jax.device_count(),
+            "num_hosts": jax.process_count(),
+        }
+    )
+    decayed = decayed_names(trainable(model), config.optimizer.weight_decay_modules)
+    trainer.tracker.log_hyperparameters({"decayed_weights": decayed})
+    logger.info("training %s parameters on %d x %s", f"{trained:,}", jax.device_count(), jax.default_backend())
+
+
+def _with_hf_shape(config: TrainLmConfig) -> TrainLmConfig:
+    if not config.use_hf_model_config or config.initialize_from_hf is None:
+        return config
+    shape, _ = load_hf_checkpoint(config.initialize_from_hf)
+    return dataclasses.replace(config, model=shape)
+
+
+def _initialize_from(config: TrainLmConfig, state: Any) -> Any:
+    """Replace fresh weights, or the whole fresh state, by those of another run."""
+    if config.initialize_from_hf is not None:
+        _, model = load_hf_checkpoint(config.initialize_from_hf, config=config.model)
+        return _with_model(state, model)
+    if config.initialize_model_from_checkpoint_path is not None:
+        path = latest_checkpoint_path(config.initialize_model_from_checkpoint_path)
+        return _with_model(state, load_checkpoint(state.model, path, subpath="model"))
+    if config.initialize_from_checkpoint_path is not None:
+        path = latest_checkpoint_path(config.initialize_from_checkpoint_path)
+        loaded = load_checkpoint(state, path)
+        # A restarted run restarts its schedule: the optimizer keeps its moments and forgets its step count.
+        return dataclasses.replace(
+            loaded, step=state.step, opt_state=_reset_counts(loaded.opt_state), training_key=state.training_key
+        )
+    return state
+
+
+def _with_model(state: Any, model: Any) -> Any:
+    model = jax.tree.map(lambda new, old: jax.device_put(new.astype(old.dtype), old.sharding), model, state.model)
+    averaging = state.model_averaging
+    if averaging is not None:
+        averaging = averaging.config.create(trainable(model))
+    return dataclasses.replace(state, model=model, model_averaging=averaging)
+
+
+def _reset_counts(opt_state: Any) -> Any:
+    def visit(node: Any) -> Any:
+        if isinstance(node, tuple) and hasattr(node, "_fields"):
+            fields = {name: visit(getattr(node, name)) for name in node._fields}
+            if "count" in fields and "hyperparams" in fields:
+                fields["count"] = jax.numpy.zeros_like(fields["count"])
+            return type(node)(**fields)
+        return tuple(visit(child) for child in node) if isinstance(node, tuple) else node
+
+    return visit(opt_state)
+
+
+def _add_export_hook(trainer: Trainer, config: TrainLmConfig) -> None:
+    def export(info: StepInfo, force: bool = False) -> None:
+        path = f"{config.hf_save_path}/step-{info.next_step}"
+        save_hf_checkpoint(
+            info.eval_model, config.model, path, tokenizer=config.data.tokenizer, dtype=config.hf_save_dtype
+        )
+        logger.info("exported %s", path)
+
+    trainer.add_hook(export, every=config.hf_save_steps or trainer.config.num_train_steps)
+
+
+if __name__ == "__main__":
+    main()
