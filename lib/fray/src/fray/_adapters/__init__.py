@@ -1,0 +1,1 @@
+"""The only place in fray that loads backends or looks at installed distributions."""

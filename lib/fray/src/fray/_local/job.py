@@ -1,0 +1,131 @@
+"""A job of the local backend: its state, its outcome, its output."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fray._local.codec import unpack_error
+from fray._local.future import Future
+from fray._local.logs import LogTail
+from fray.errors import JobFailed
+from fray.types import JobRequest, JobStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """How a task failed."""
+
+    exit_code: int | None = None
+    signal: int | None = None
+    packed_error: bytes | None = None
+    error: BaseException | None = None
+    traceback_text: str | None = None
+
+
+class LocalJob:
+    """Handle and state of one job; its state changes under one lock and only forward."""
+
+    def __init__(self, job_id: str, request: JobRequest, fingerprint: object):
+        self._job_id = job_id
+        self.request = request
+        self.fingerprint = fingerprint
+        self.logs_by_rank = [
+            LogTail(request.name if request.num_replicas == 1 else f"{request.name}/{rank}")
+            for rank in range(request.num_replicas)
+        ]
+        self.value = Future(f"job {job_id}")  # of rank 0
+        self._lock = threading.Lock()
+        self._status = JobStatus.PENDING
+        self._done = threading.Event()
+        self._failure: Failure | None = None
+        self._stop: Callable[[], object] | None = None
+        self._callbacks: list[Callable[[LocalJob], object]] = []
+
+    @property
+    def job_id(self) -> str:
+        """Id of the job."""
+        return self._job_id
+
+    def status(self) -> JobStatus:
+        """Return where the job is now."""
+        return self._status
+
+    def wait(self, timeout: float | None = None, *, raise_on_failure: bool = True) -> JobStatus:
+        """Wait for the end; see ``fray.client.JobHandle``."""
+        if not self._done.wait(timeout):
+            if raise_on_failure:
+                raise TimeoutError(
+                    f"job has not ended: job={self._job_id!r}, status={self._status}, timeout={timeout} s; expected it "
+                    "to end in that time. Wait longer or terminate it."
+                )
+            return self._status
+        if raise_on_failure and self._status is not JobStatus.SUCCEEDED:
+            self._raise()
+        return self._status
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Wait and return the callable's value; see ``fray.client.JobHandle``."""
+        self.wait(timeout)
+        return self.value.result()
+
+    def terminate(self) -> None:
+        """Stop the job and everything it started; returns when its processes are gone."""
+        stop = self._stop
+        if stop is not None and not self._done.is_set():
+            stop()
+
+    def logs(self, max_lines: int = 100) -> list[str]:
+        """Return the last lines of output; with replicas each line names its rank."""
+        if len(self.logs_by_rank) == 1:
+            return self.logs_by_rank[0].lines(max_lines)
+        merged = [f"[{rank}] {line}" for rank, log in enumerate(self.logs_by_rank) for line in log.lines(max_lines)]
+        return merged[-max_lines:] if max_lines > 0 else []
+
+    def on_terminate(self, stop: Callable[[], object]) -> None:
+        """Set how the job is stopped; for the runner."""
+        self._stop = stop
+
+    def set_running(self) -> None:
+        """Note that a task has started."""
+        with self._lock:
+            if self._status is JobStatus.PENDING:
+                self._status = JobStatus.RUNNING
+
+    def finish(self, status: JobStatus, failure: Failure | None = None) -> bool:
+        """Note the end; tell whether this was the first time."""
+        with self._lock:
+            if JobStatus.finished(self._status):
+                return False
+            self._status = status
+            self._failure = failure
+        self._done.set()
+        return True
+
+    def _raise(self) -> None:
+        failure = self._failure or Failure()
+        cause, text = failure.error, failure.traceback_text
+        if failure.packed_error is not None:
+            cause, text = unpack_error(failure.packed_error)
+        raise JobFailed(
+            self._job_id,
+            str(self._status),
+            exit_code=failure.exit_code,
+            signal=failure.signal,
+            log_tail=tuple(self.logs(20)),
+            remote_traceback=text,
+        ) from cause
+
+    def __repr__(self) -> str:
+        return f"<job {self._job_id} {self._status}>"
+
+
+def wait_quietly(condition: Callable[[], bool], timeout_s: float) -> bool:
+    """Poll ``condition`` every few milliseconds until it holds or time is up."""
+    end_s = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() >= end_s:
+            return False
+        time.sleep(0.002)
+    return True

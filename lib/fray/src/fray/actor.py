@@ -1,0 +1,128 @@
+"""Actors: an object that lives in a job of its own and answers calls.
+
+The contract, the same on every backend (``tests/contract`` runs it over all of them):
+
+* ``handle.method(...)`` blocks; ``handle.method.remote(...)`` returns a future. * There is no order between calls,
+even from one caller. Up to ``max_concurrency`` calls run at once. * An exception comes back as itself, with the remote
+traceback as a note. * A timeout of ``result`` leaves the call running; the same future may be waited for again. * An
+actor that died raises ``ActorUnavailableError``; the call may have taken effect. A restarted actor answers under the
+  same name with fresh state.
+* A handle can be pickled and used in another process of the same client.
+"""
+
+import contextvars
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+class ActorFuture(Protocol):
+    """The answer to one call."""
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Return the value, waiting up to ``timeout`` seconds.
+
+        Raises:
+            TimeoutError: No answer yet; the call goes on and the future can be waited for again.
+            ActorUnavailableError: The actor died before it answered.
+            BaseException: What the method raised.
+        """
+        ...
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Return what ``result`` would raise, or None; waits like ``result``."""
+        ...
+
+    def done(self) -> bool:
+        """Tell whether the answer is there."""
+        ...
+
+    def add_done_callback(self, fn: "Callable[[ActorFuture], object]") -> None:
+        """Call ``fn(future)`` when the answer is there (at once if it is); ``fn`` must be short and must not block."""
+        ...
+
+
+class ActorMethod(Protocol):
+    """One method of a remote actor."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call and wait for the value."""
+        ...
+
+    def remote(self, *args: Any, **kwargs: Any) -> ActorFuture:
+        """Call without waiting."""
+        ...
+
+
+class ActorHandle(Protocol):
+    """A name for an actor. Any public attribute is one of its methods."""
+
+    def __getattr__(self, name: str) -> ActorMethod: ...
+
+
+class ActorGroup(Protocol):
+    """Equal actors created together."""
+
+    name: str
+
+    @property
+    def handles(self) -> list[ActorHandle]:
+        """All handles, by index."""
+        ...
+
+    def wait_ready(self, count: int | None = None, timeout: float = 900.0) -> list[ActorHandle]:
+        """Wait until ``count`` actors (default all) have been constructed and return their handles."""
+        ...
+
+    def restart(self, index: int) -> None:
+        """Replace one actor by a fresh one under the same name."""
+        ...
+
+    def is_done(self) -> bool:
+        """Tell whether every actor has ended for good."""
+        ...
+
+    def shutdown(self) -> None:
+        """End all actors."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ActorContext:
+    """What an actor may know about itself.
+
+    Args:
+        handle: A handle to this actor, to be handed out.
+        index: Its number in the group.
+        group_name: Name of the group.
+        shutdown_event: Set it to end the actor cleanly; a clean end is not replaced.
+    """
+
+    handle: ActorHandle
+    index: int
+    group_name: str
+    shutdown_event: threading.Event
+
+
+_current: contextvars.ContextVar[ActorContext] = contextvars.ContextVar("fray_actor")
+
+
+def current_actor() -> ActorContext:
+    """Return the context of the actor whose code is running; valid in ``__init__`` and in methods.
+
+    Raises:
+        RuntimeError: This is not actor code (or a thread that the actor started; stash the context in ``__init__``).
+    """
+    try:
+        return _current.get()
+    except LookupError:
+        raise RuntimeError(
+            "no current actor: this code does not run in an actor; expected to be called from an actor's method. "
+            "Call it in __init__ and keep the result."
+        ) from None
+
+
+def set_current_actor(context: ActorContext) -> None:
+    """Make ``context`` the current actor of this thread; for backends."""
+    _current.set(context)

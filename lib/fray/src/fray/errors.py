@@ -1,0 +1,175 @@
+"""Every error that fray raises, in one tree.
+
+Each class also is the builtin that fits it::
+
+    FrayError
+    ├── JobRequestError         (ValueError)      a job, environment or actor description that cannot be
+    ├── SerializationError      (TypeError)       something cannot travel to another process
+    ├── BackendNotFoundError    (LookupError)     no backend of that name is installed
+    ├── ClientClosedError       (RuntimeError)    the client was shut down
+    ├── JobAlreadyExists        (FileExistsError) a different live job has this name
+    ├── JobFailed               (RuntimeError)    a job ended without success
+    ├── RemoteError             (RuntimeError)    stand-in for a remote exception that cannot be revived here
+    └── ActorUnavailableError   (ConnectionError) the actor is gone, or died during the call
+
+Message form: ``what failed: name=value; expected ... . What to do.``  The values are attributes.
+"""
+
+import signal as signal_module
+from typing import Any, Self
+
+
+def _revive(cls: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> BaseException:
+    error = cls.__new__(cls)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+class FrayError(Exception):
+    """Root of every error that fray raises on purpose. All of them can be pickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _revive, (type(self), self.args, self.__dict__)
+
+
+class JobRequestError(FrayError, ValueError):
+    """A request contradicts itself or cannot be carried out."""
+
+    def __init__(self, field: str, value: object, expected: str, remedy: str = "Fix the request."):
+        self.field = field
+        self.value = value
+        self.expected = expected
+        super().__init__(f"bad request: {field}={value!r}; expected {expected}. {remedy}")
+
+
+class SerializationError(FrayError, TypeError):
+    """A value cannot be pickled, so it cannot travel to another process."""
+
+    def __init__(self, what: str, reason: str):
+        self.what = what
+        self.reason = reason
+        super().__init__(
+            f"cannot send {what} to another process: {reason}; expected a value that cloudpickle can pickle. "
+            "Open files, locks and connections inside the function instead of passing them."
+        )
+
+
+class BackendNotFoundError(FrayError, LookupError):
+    """No installed distribution offers a backend of this name."""
+
+    def __init__(self, name: str, installed: list[str]):
+        self.name = name
+        self.installed = installed
+        super().__init__(
+            f"unknown fray backend: name={name!r}; expected one of {installed}. "
+            "Install the distribution that offers it, or use one that is installed."
+        )
+
+
+class ClientClosedError(FrayError, RuntimeError):
+    """The client was shut down; it starts nothing any more."""
+
+    def __init__(self, operation: str):
+        self.operation = operation
+        super().__init__(f"client is shut down: operation={operation}; expected a live client. Make a new client.")
+
+
+class JobAlreadyExists(FrayError, FileExistsError):
+    """A live job has this name, and it is not the same job."""
+
+    def __init__(self, job_name: str, handle: object = None):
+        self.job_name = job_name
+        self.handle = handle
+        super().__init__(
+            f"a live job has this name: name={job_name!r}; expected a name of its own. "
+            "Wait for that job, terminate it, or choose another name."
+        )
+
+
+def describe_exit(exit_code: int | None, signal: int | None) -> str:
+    """Return how a process ended, in words.
+
+    Example:
+        >>> describe_exit(3, None), describe_exit(None, 9)
+        ('exit code 3', 'killed by SIGKILL (out of memory, or from outside)')
+    """
+    if signal is None:
+        return f"exit code {exit_code}"
+    try:
+        name = signal_module.Signals(signal).name
+    except ValueError:
+        name = f"signal {signal}"
+    return f"killed by {name}" + (" (out of memory, or from outside)" if name == "SIGKILL" else "")
+
+
+class JobFailed(FrayError, RuntimeError):
+    """A job failed or was stopped.
+
+    Args:
+        job_id: The job.
+        failed_status: Its final status.
+        exit_code: Exit code of the process, when it ended by itself and not through an exception.
+        signal: Number of the signal that ended it.
+        log_tail: Last lines of its output.
+        remote_traceback: Traceback text of the exception that ended it. When the exception could be revived, it is the
+            ``__cause__``.
+    """
+
+    def __init__(
+        self,
+        job_id: str,
+        failed_status: str,
+        *,
+        exit_code: int | None = None,
+        signal: int | None = None,
+        log_tail: tuple[str, ...] = (),
+        remote_traceback: str | None = None,
+    ):
+        self.job_id = job_id
+        self.failed_status = failed_status
+        self.exit_code = exit_code
+        self.signal = signal
+        self.log_tail = log_tail
+        self.remote_traceback = remote_traceback
+        if remote_traceback:
+            why = remote_traceback.strip().splitlines()[-1]
+        elif exit_code is None and signal is None:
+            why = "it was stopped" if failed_status == "stopped" else "no reason was reported"
+        else:
+            why = describe_exit(exit_code, signal)
+        text = f"job did not succeed: job={job_id!r}, status={failed_status}, {why}; expected it to succeed. "
+        text += "Read the output below or with handle.logs()."
+        if log_tail:
+            text += "\n  last output:\n" + "\n".join(f"  | {line}" for line in log_tail[-10:])
+        super().__init__(text)
+
+
+class RemoteError(FrayError, RuntimeError):
+    """Stand-in for an exception that cannot be revived here: its class or its content does not travel."""
+
+    def __init__(self, type_name: str, text: str, remote_traceback: str = ""):
+        self.type_name = type_name
+        self.text = text
+        self.remote_traceback = remote_traceback
+        super().__init__(
+            f"a remote exception could not be revived: {type_name}: {text}; expected a picklable exception. "
+            "Read the remote traceback in the notes."
+        )
+
+
+class ActorUnavailableError(FrayError, ConnectionError):
+    """The actor does not answer: never started, died during the call, or was shut down."""
+
+    def __init__(self, actor: str, reason: str):
+        self.actor = actor
+        self.reason = reason
+        super().__init__(
+            f"actor unavailable: actor={actor!r}, {reason}; expected a live actor. "
+            "A call that was under way may or may not have taken effect; repeat it only if that is harmless."
+        )
+
+    @classmethod
+    def during_call(cls, actor: str) -> Self:
+        """Make the error of a call whose actor died before it answered."""
+        return cls(actor, "it ended before it answered")

@@ -1,0 +1,347 @@
+"""The local backend: jobs and actors on this machine, with no server and no set-up.
+
+*Process mode* (the default) runs every job and actor in a child process. Children are started fresh (never forked),
+kept warm for the next job, captured in their output, and die with the driver however it dies. *Thread mode* runs the
+same contract in threads, for tests and for work that shares memory.
+"""
+
+import atexit
+import itertools
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+import weakref
+from collections.abc import Mapping
+from typing import Any, Final, Literal, Self
+
+from fray._local.actor_server import serve_connections
+from fray._local.actors import GroupSpec, HostedLocalActor, ProcessActorGroup
+from fray._local.child import Guardian
+from fray._local.codec import dumps, ship_by_value_if_needed, through_pickle
+from fray._local.executor import ActorExecutor
+from fray._local.handles import LocalActorHandle, register_in_process, unregister_in_process
+from fray._local.hub import get_hub
+from fray._local.job import LocalJob
+from fray._local.pool import JobRun, ProcessPool
+from fray._local.threads import ThreadActorGroup, ThreadRunner
+from fray.actor import ActorContext, set_current_actor
+from fray.client import HostedActor
+from fray.errors import ClientClosedError, JobAlreadyExists, JobRequestError
+from fray.types import ActorConfig, Entrypoint, EnvironmentConfig, JobRequest, JobStatus, ResourceConfig
+
+_SOCKET_FOLDER_LIMIT: Final = 60  # a socket's path may have 107 bytes on Linux
+_open_clients: "weakref.WeakSet[LocalClient]" = weakref.WeakSet()
+
+
+class LocalClient:
+    """Jobs and actors on this machine; see ``fray.client.Client`` for the contract.
+
+    Args:
+        mode: ``"process"`` or ``"thread"``.
+        max_workers: Tasks that run at once; default the number of usable cores, at least 4. Actors do not count.
+        strict_pickle: Thread mode only: pass arguments and values through pickle, so that what works here works in
+            processes.
+        enforce_memory: Process mode only: limit each task's address space to the ``ram`` of its request.
+
+    Example:
+        >>> from fray import Entrypoint, JobRequest, LocalClient
+        >>> with LocalClient() as client:
+        ...     job = client.submit(JobRequest("add", Entrypoint.from_callable(sum, [[1, 2, 3]])))
+        ...     job.result()
+        6
+    """
+
+    def __init__(
+        self,
+        mode: Literal["process", "thread"] = "process",
+        max_workers: int | None = None,
+        *,
+        strict_pickle: bool = False,
+        enforce_memory: bool = False,
+    ):
+        if mode not in ("process", "thread"):
+            raise JobRequestError("mode", mode, "'process' or 'thread'")
+        if max_workers is not None and max_workers < 1:
+            raise JobRequestError("max_workers", max_workers, "at least 1")
+        self.mode = mode
+        self.closed = False
+        self._max_workers = max_workers or max(4, len(os.sched_getaffinity(0)))
+        self._strict = strict_pickle
+        self._enforce_memory = enforce_memory
+        self._lock = threading.RLock()
+        self._names = itertools.count()
+        self._jobs: dict[str, LocalJob] = {}
+        self._groups: list[ProcessActorGroup | ThreadActorGroup] = []
+        self._hosted: list[HostedActor] = []
+        self._pid = os.getpid()
+        self._guardian: Guardian | None = None
+        self._pool: ProcessPool | None = None
+        self._folder: str | None = None
+        self._threads = ThreadRunner(self._max_workers)
+        _open_clients.add(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.shutdown()
+
+    def submit(self, request: JobRequest, adopt_existing: bool = True) -> LocalJob:
+        """Start a job and return at once; see ``fray.client.Client.submit``.
+
+        Raises:
+            JobAlreadyExists: A live job has this name and runs something else, or ``adopt_existing`` is false.
+            JobRequestError: The environment asks for what this machine cannot give.
+            SerializationError: The callable or its arguments cannot be pickled (process mode).
+            ClientClosedError: The client was shut down.
+        """
+        environ, cwd = _surroundings(request.environment, request.resources)
+        entry = request.entrypoint
+        in_thread = self.mode == "thread" and entry.fn is not None
+        payload = None if entry.command is not None or in_thread else _pack_call(entry)
+        fingerprint = (entry.command, payload) if not in_thread else (entry.fn, entry.args, tuple(entry.kwargs.items()))
+        with self._lock:
+            self._require_open("submit")
+            live = self._jobs.get(request.name)
+            if live is not None and not JobStatus.finished(live.status()):
+                if adopt_existing and _same(live.fingerprint, fingerprint):
+                    return live
+                raise JobAlreadyExists(request.name, live)
+            job = LocalJob(f"local-{request.name}-{secrets.token_hex(4)}", request, fingerprint)
+            self._jobs[request.name] = job
+            if len(self._jobs) > 10_000:
+                self._jobs = {name: job for name, job in self._jobs.items() if not JobStatus.finished(job.status())}
+        if in_thread:
+            self._threads.submit(job, self._thread_call(entry))
+        else:
+            limit = request.resources.ram_bytes if self._enforce_memory else None
+            run = JobRun(job, payload, environ, cwd, limit)
+            pool = self._process_pool()
+            get_hub().post(lambda: pool.submit(run))
+        return job
+
+    def prewarm(self, count: int) -> None:
+        """Start ``count`` idle workers now, so that the next jobs find them warm (process mode)."""
+        pool = self._process_pool()
+        environ, cwd = _surroundings(None, ResourceConfig())
+        get_hub().call(lambda: pool.prewarm(count, environ, cwd))
+
+    def host_actor(
+        self, cls: type, *args: Any, name: str, actor_config: ActorConfig = ActorConfig(), **kwargs: Any
+    ) -> HostedActor:
+        """Construct an actor in this process that other processes can call; see ``fray.client.Client``."""
+        self._require_open("host_actor")
+        endpoint = os.path.join(self._socket_folder(), f"h{next(self._names)}")
+        handle = LocalActorHandle(endpoint, name, 0)
+        ending = threading.Event()
+        as_actor: Any = handle
+        context = ActorContext(as_actor, 0, name, ending)
+        made: list[object] = []
+        constructor = threading.Thread(target=_construct, args=(context, cls, args, kwargs, made))
+        constructor.start()
+        constructor.join()
+        if isinstance(made[0], _Raised):
+            raise made[0].error
+        executor = ActorExecutor(made[0], context, actor_config.max_concurrency)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(endpoint)
+        listener.listen()
+        register_in_process(endpoint, executor)
+        serve = (listener, executor, executor.post)
+        threading.Thread(target=serve_connections, args=serve, name=f"host {name}", daemon=True).start()
+
+        def stop() -> None:
+            ending.set()
+            unregister_in_process(endpoint)
+            executor.close()
+            # Closing alone does not wake a thread that is blocked in accept.
+            try:
+                listener.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # it was closed already
+            listener.close()
+            if os.path.exists(endpoint):
+                os.unlink(endpoint)
+
+        hosted = HostedLocalActor(handle, stop)
+        self._hosted.append(hosted)
+        return hosted
+
+    def create_actor(
+        self,
+        cls: type,
+        *args: Any,
+        name: str,
+        resources: ResourceConfig | None = None,
+        actor_config: ActorConfig = ActorConfig(),
+        environment: EnvironmentConfig | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Start one actor and return its handle; calls wait until it is constructed."""
+        group = self.create_actor_group(
+            cls, *args, name=name, count=1, resources=resources, actor_config=actor_config, environment=environment,
+            **kwargs,
+        )  # fmt: skip
+        return group.handles[0]
+
+    def create_actor_group(
+        self,
+        cls: type,
+        *args: Any,
+        name: str,
+        count: int,
+        resources: ResourceConfig | None = None,
+        actor_config: ActorConfig = ActorConfig(),
+        environment: EnvironmentConfig | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Start ``count`` equal actors; see ``fray.client.Client``.
+
+        Raises:
+            JobRequestError: ``count < 1``, or a name with a slash or blank.
+            SerializationError: The class or its arguments cannot be pickled (process mode).
+            ClientClosedError: The client was shut down.
+        """
+        if count < 1:
+            raise JobRequestError("count", count, "at least 1")
+        if not name or "/" in name or any(char.isspace() for char in name):
+            raise JobRequestError("name", name, "text without blanks and slashes", "Use dashes.")
+        self._require_open("create_actor_group")
+        if self.mode == "thread":
+            if self._strict:
+                cls, args, kwargs = through_pickle((cls, args, kwargs), f"actor {name}")
+            group: Any = ThreadActorGroup(name, lambda: cls(*args, **kwargs), count, actor_config, self._strict)
+        else:
+            environ, cwd = _surroundings(environment, resources or ResourceConfig())
+            ship_by_value_if_needed(cls)
+            spec = GroupSpec(name, dumps((cls, args, kwargs), f"actor {name}"), actor_config, environ, cwd)
+            prefix = f"a{next(self._names)}"
+            self._process_pool()
+            assert self._guardian is not None
+            hub = get_hub()
+            group = ProcessActorGroup(hub, self._guardian, spec, self._socket_folder(), count, prefix)
+            hub.call(group.start)
+        with self._lock:
+            self._groups = [known for known in self._groups if not known.is_done()]
+            self._groups.append(group)
+        return group
+
+    def shutdown(self, wait: bool = True) -> None:
+        """End every job and actor of this client and free what it holds; doing it again does nothing.
+
+        Args:
+            wait: Return when every process is gone; otherwise they are killed in the background.
+        """
+        with self._lock:
+            if self.closed:
+                return
+            self.closed = True
+            groups, hosted = self._groups, self._hosted
+            self._groups, self._hosted = [], []
+        if self._pid != os.getpid():
+            return  # a fork of the driver owns none of this
+        for group in groups:
+            group.shutdown()
+        for actor in hosted:
+            actor.shutdown()
+        self._threads.shutdown()
+        if self._pool is not None:
+            self._pool.shutdown()
+        if self._guardian is not None:
+            self._guardian.close()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _require_open(self, operation: str) -> None:
+        if self.closed:
+            raise ClientClosedError(operation)
+
+    def _process_pool(self) -> ProcessPool:
+        with self._lock:
+            self._require_open("start a process")
+            if self._pool is None:
+                hub = get_hub()
+                self._guardian = hub.call(Guardian)
+                self._pool = ProcessPool(hub, self._guardian, self._max_workers)
+            return self._pool
+
+    def _socket_folder(self) -> str:
+        with self._lock:
+            if self._folder is None:
+                base = tempfile.gettempdir()
+                self._folder = tempfile.mkdtemp(
+                    prefix="fray-", dir=base if len(base) < _SOCKET_FOLDER_LIMIT else "/tmp"
+                )
+            return self._folder
+
+    def _thread_call(self, entry: Entrypoint) -> Any:
+        fn, args, kwargs = entry.fn, entry.args, entry.kwargs
+        assert fn is not None
+        if not self._strict:
+            return lambda: fn(*args, **kwargs)
+        fn, args, kwargs = through_pickle((fn, args, dict(kwargs)), "the entrypoint")
+        return lambda: through_pickle(fn(*args, **kwargs), "the result")
+
+
+class _Raised:
+    def __init__(self, error: BaseException):
+        self.error = error
+
+
+def _construct(
+    context: ActorContext, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], made: list[object]
+) -> None:
+    set_current_actor(context)
+    try:
+        made.append(cls(*args, **kwargs))
+    except BaseException as error:  # thread boundary: raised by the caller
+        made.append(_Raised(error))
+
+
+def _pack_call(entry: Entrypoint) -> bytes:
+    assert entry.fn is not None
+    ship_by_value_if_needed(entry.fn)
+    return dumps((entry.fn, entry.args, dict(entry.kwargs)), "the entrypoint")
+
+
+def _same(first: Any, second: Any) -> bool:
+    try:
+        return bool(first == second)
+    except Exception:  # arguments may compare in their own way (arrays): then they are not the same
+        return False
+
+
+def _surroundings(
+    environment: EnvironmentConfig | None, resources: ResourceConfig
+) -> tuple[Mapping[str, str], str | None]:
+    """Return the whole environment of a child and its folder."""
+    environ = dict(os.environ)
+    for name, value in resources.device.default_env_vars().items():
+        environ.setdefault(name, value)
+    if environment is None:
+        return environ, None
+    if environment.docker_image is not None:
+        raise JobRequestError("docker_image", environment.docker_image, "none on the local backend")
+    if environment.pip_packages:
+        raise JobRequestError(
+            "pip_packages",
+            list(environment.pip_packages),
+            "none on the local backend, which shares the driver's environment",
+            "Install them in the driver's environment.",
+        )
+    return environ | dict(environment.env_vars), environment.workspace
+
+
+def _shutdown_open_clients() -> None:
+    for client in list(_open_clients):
+        try:
+            client.shutdown()
+        except (OSError, subprocess.SubprocessError):
+            pass  # the interpreter is ending; the guardian does the rest
+
+
+atexit.register(_shutdown_open_clients)

@@ -1,0 +1,86 @@
+"""Clients of every local mode, children that can be killed, and a check that nothing is left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from fray import LocalClient
+
+
+@pytest.fixture(params=["thread", "process"])
+def client(request) -> Iterator[LocalClient]:
+    with LocalClient(mode=request.param, max_workers=4) as made:
+        yield made
+
+
+@pytest.fixture
+def process_client() -> Iterator[LocalClient]:
+    with LocalClient(max_workers=2) as made:
+        yield made
+
+
+def is_running(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as stream:
+            return stream.read().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.fixture
+def wait_gone() -> Callable[[int], bool]:
+    """Tell whether a process ends within ten seconds."""
+
+    def wait(pid: int) -> bool:
+        end = time.monotonic() + 10
+        while is_running(pid) and time.monotonic() < end:
+            time.sleep(0.005)
+        return not is_running(pid)
+
+    return wait
+
+
+class Driver:
+    """A Python program of its own that prints lines and can be killed."""
+
+    def __init__(self, code: str, folder: str):
+        path = os.path.join(folder, "driver.py")
+        with open(path, "w") as stream:
+            stream.write(textwrap.dedent(code))
+        self.process = subprocess.Popen(
+            [sys.executable, "-u", path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=folder
+        )
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def kill(self) -> None:
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                stream.close()
+
+
+@pytest.fixture
+def driver(tmp_path) -> Iterator[Callable[[str], Driver]]:
+    made: list[Driver] = []
+
+    def start(code: str) -> Driver:
+        made.append(Driver(code, str(tmp_path)))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.close()
