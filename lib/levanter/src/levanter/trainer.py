@@ -217,7 +217,9 @@ class Trainer:
         shardings = tree_shardings(template, self.param_mapping, self.mesh)
         path = self._resume_path()
         if path is None:
-            return jax.jit(fresh, out_shardings=None if self._single else shardings)()
+            return jax.jit(
+                fresh, out_shardings=None if self._single else shardings, compiler_options=_init_compiler_options()
+            )()
         started = time.perf_counter()
         wanted: Any = template
         if not self._single:
@@ -438,6 +440,11 @@ def _open_trackers(config: TrainerConfig) -> Tracker:
 
 def _progress(total: int, start: int) -> Progress:
     return Progress(total - start, unit="steps", description=f"train from step {start}" if start else "train")
+
+
+def _init_compiler_options() -> dict[str, Any] | None:
+    """Initialisation runs once: on CPU, where optimising it costs more than running it, compile it plainly."""
+    return {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
 
 
 def _json_float(value: float) -> float | None:

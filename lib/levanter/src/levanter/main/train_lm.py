@@ -138,7 +138,7 @@ def train(config: TrainLmConfig, *, progress: bool = True, cancel: threading.Eve
     if config.data_seed is not None:
         data_key = jax.random.PRNGKey(config.data_seed)
     Pos = Axis("position", config.sequence_length)
-    Vocab = Axis("vocab", config.vocab_size or config.data.vocab_size)
+    Vocab = Axis("vocab", config.vocab_size or config.data.vocab_size or config.data.the_tokenizer.vocab_size)
     optimizer = config.optimizer.build(config.trainer.num_train_steps)
     with Trainer(
         config.trainer, optimizer, _loss(config), work=_work(config, Vocab), cancel=cancel, progress=progress
