@@ -26,10 +26,25 @@ Message form: ``what failed: name=value; expected ... . What to do.``  The value
 """
 
 from collections.abc import Sequence
+from typing import Any
+
+
+def _revive(cls: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> BaseException:
+    error = cls.__new__(cls)
+    error.args = args
+    error.__dict__.update(state)
+    return error
 
 
 class RiggingError(Exception):
-    """Root of every error that rigging raises on purpose."""
+    """Root of every error that rigging raises on purpose.
+
+    All of them can be pickled: the plain way would call ``__init__`` with the message alone, so the state travels
+    instead.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _revive, (type(self), self.args, self.__dict__)
 
 
 class SizeParseError(RiggingError, ValueError):
@@ -113,9 +128,6 @@ class MissingExtraError(RiggingError, ImportError):
             f"Run: pip install '{distribution}[{extra}]'"
         )
 
-    def __reduce__(self):
-        return type(self), (self.feature, self.extra, self.distribution)
-
 
 class StorageError(RiggingError):
     """Root of the errors of ``rigging.filesystem``."""
@@ -157,9 +169,6 @@ class ConditionalWriteError(StorageError, OSError):
             f"expected version={expected_version!r} (None means: must not exist). Read again and retry."
         )
 
-    def __reduce__(self):
-        return type(self), (self.path, self.expected_version, self.actual_version)
-
 
 class UnsupportedConditionalWrite(StorageError, NotImplementedError):
     """The store behind a path offers no compare-and-swap, and we will not pretend that it does."""
@@ -184,9 +193,6 @@ class StoreBusyError(StorageError, TimeoutError):
             "milliseconds. Look for a stopped or hung process that has the lock file open (`fuser <lock file>`)."
         )
 
-    def __reduce__(self):
-        return type(self), (self.path, self.waited_s)
-
 
 class LeaseError(StorageError):
     """Root of the errors of a lease."""
@@ -205,9 +211,6 @@ class LeaseHeldError(LeaseError, BlockingIOError):
             "Wait for the holder to finish, or stop it."
         )
 
-    def __reduce__(self):
-        return type(self), (self.path, self.holder, self.epoch, self.reason)
-
 
 class LeaseLostError(LeaseError, RuntimeError):
     """We held the lease and no longer do: every effect from here on must be given up."""
@@ -221,9 +224,6 @@ class LeaseLostError(LeaseError, RuntimeError):
             "Stop writing; whoever holds the lease now will do the work."
         )
 
-    def __reduce__(self):
-        return type(self), (self.path, self.epoch, self.reason)
-
 
 class LeaseFormatError(LeaseError, ValueError):
     """The lease file does not hold a lease, so nobody can tell who owns what."""
@@ -235,6 +235,3 @@ class LeaseFormatError(LeaseError, ValueError):
             f"not a lease file: path={path!r}, {reason}; expected JSON with holder, epoch and heartbeat_at. "
             "Check that nothing else writes there; delete the file only when no holder can be alive."
         )
-
-    def __reduce__(self):
-        return type(self), (self.path, self.reason)

@@ -1,7 +1,7 @@
 """What runs in a child process: jobs one after another, or one actor until it ends.
 
-Started with the arguments ``PARENT FD`` (see ``fray._local.child.worker_command``). The first message tells whether this
-child is a worker for jobs or an actor.
+Started with the arguments ``PARENT FD`` (see ``fray._local.child.worker_command``). The first message tells whether
+this child is a worker for jobs or an actor.
 """
 
 import contextlib

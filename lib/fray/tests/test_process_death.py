@@ -1,0 +1,228 @@
+"""Kill -9 a worker, an actor, the driver: defined outcomes, and nothing is left running."""
+
+import os
+import signal
+import time
+
+import pytest
+from fray import ActorConfig, ActorUnavailableError, Entrypoint, JobFailed, JobRequest, JobStatus, LocalClient
+
+
+def wait_for_file(path):
+    while not os.path.exists(path):
+        time.sleep(0.005)
+    return path
+
+
+def print_pid_and_wait():
+    print(os.getpid(), flush=True)
+    time.sleep(600)
+
+
+def read_until(job, predicate):
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        lines = job.logs()
+        if predicate(lines):
+            return lines
+        time.sleep(0.005)
+    raise AssertionError(f"output never came: {job.logs()}")
+
+
+class Actor:
+    def __init__(self):
+        self.calls = 0
+
+    def pid(self):
+        return os.getpid()
+
+    def count(self):
+        self.calls += 1
+        return self.calls
+
+    def die(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def sleep(self):
+        time.sleep(600)
+
+
+def test_a_killed_worker_fails_its_job_with_the_signal(process_client):
+    job = process_client.submit(JobRequest("victim", Entrypoint.from_callable(print_pid_and_wait)))
+    (pid,) = read_until(job, lambda lines: lines)
+    os.kill(int(pid), signal.SIGKILL)
+    with pytest.raises(JobFailed, match="SIGKILL") as caught:
+        job.wait(30)
+    assert caught.value.signal == 9 and caught.value.exit_code is None
+    assert caught.value.log_tail == (pid,)
+    assert process_client.submit(JobRequest("next", Entrypoint.from_callable(os.getpid))).result(30) != int(pid)
+
+
+def test_an_exit_code_of_a_process_that_leaves_the_hard_way_is_reported(process_client):
+    job = process_client.submit(JobRequest("hard", Entrypoint.from_callable(os._exit, (5,))))
+    with pytest.raises(JobFailed) as caught:
+        job.wait(30)
+    assert caught.value.exit_code == 5
+
+
+def test_a_worker_killed_while_idle_is_replaced(process_client):
+    pid = process_client.submit(JobRequest("a", Entrypoint.from_callable(os.getpid))).result(30)
+    os.kill(pid, signal.SIGKILL)
+    end = time.monotonic() + 30
+    other = pid
+    while other == pid and time.monotonic() < end:
+        job = process_client.submit(JobRequest("b", Entrypoint.from_callable(os.getpid)))
+        if job.wait(30, raise_on_failure=False) is JobStatus.SUCCEEDED:
+            other = job.result()
+    assert other != pid
+
+
+def test_terminate_kills_the_whole_group_even_if_it_ignores_the_polite_signal(process_client, wait_gone):
+    script = "trap '' TERM; sleep 600 & echo $!; setsid sleep 601 & echo $!; echo $$; wait"
+    job = process_client.submit(JobRequest("stubborn", Entrypoint.from_binary("sh", ["-c", script])))
+    pids = [int(line) for line in read_until(job, lambda lines: len(lines) == 3)]
+    start = time.monotonic()
+    job.terminate()
+    assert time.monotonic() - start < 10
+    assert job.status() is JobStatus.STOPPED
+    assert all(wait_gone(pid) for pid in pids)
+
+
+def test_what_a_job_leaves_running_ends_with_it(process_client, wait_gone):
+    script = "sleep 600 & echo $!; setsid sleep 601 & echo $!"
+    job = process_client.submit(JobRequest("litter", Entrypoint.from_binary("sh", ["-c", script])))
+    # The background children hold the output open; the job ends with its own process all the same.
+    assert job.wait(30) is JobStatus.SUCCEEDED
+    pids = [int(line) for line in job.logs()]
+    assert len(pids) == 2 and all(wait_gone(pid) for pid in pids)
+
+
+def test_an_actor_that_dies_during_a_call_is_unavailable(process_client):
+    actor = process_client.create_actor(Actor, name="mortal")
+    assert actor.count() == 1
+    with pytest.raises(ActorUnavailableError, match="before it answered"):
+        actor.die()
+    with pytest.raises(ActorUnavailableError):
+        actor.count()
+
+
+def test_every_call_under_way_learns_of_the_death(process_client):
+    actor = process_client.create_actor(Actor, name="mortal")
+    pid = actor.pid()
+    futures = [actor.sleep.remote() for _ in range(5)]
+    os.kill(pid, signal.SIGKILL)
+    assert all(isinstance(future.exception(30), ActorUnavailableError) for future in futures)
+
+
+def test_a_dead_actor_is_replaced_as_often_as_allowed(process_client):
+    group = process_client.create_actor_group(Actor, name="phoenix", count=1, actor_config=ActorConfig(max_restarts=1))
+    (actor,) = group.wait_ready(timeout=60)
+    assert (actor.count(), actor.count()) == (1, 2)
+    first = actor.pid()
+    with pytest.raises(ActorUnavailableError):
+        actor.die()
+    # The name stays, so this call waits for the replacement instead of failing.
+    assert actor.count() == 1, "state is fresh"
+    assert actor.pid() != first
+    with pytest.raises(ActorUnavailableError):
+        actor.die()
+    with pytest.raises(ActorUnavailableError):
+        actor.count()
+    assert group.is_done()
+
+
+DRIVER = """
+import os, subprocess, sys, time
+from fray import Entrypoint, JobRequest, LocalClient, current_client
+
+def outer():
+    inner = current_client().submit(JobRequest("inner", Entrypoint.from_callable(report_and_wait, ("inner",))))
+    report_and_wait("outer")
+
+def report_and_wait(name):
+    litter = subprocess.Popen(["setsid", "sleep", "600"])
+    print(name, os.getpid(), litter.pid, flush=True)
+    time.sleep(600)
+
+class Actor:
+    def pid(self):
+        return os.getpid()
+
+if __name__ == "__main__":
+    client = LocalClient()
+    job = client.submit(JobRequest("outer", Entrypoint.from_callable(outer)))
+    command = client.submit(JobRequest("cmd", Entrypoint.from_binary("sh", ["-c", "sleep 600 & echo $!; echo $$; wait"])))
+    actor = client.create_actor(Actor, name="actor")
+    pids = {actor.pid()}
+    while len(pids) < 7:
+        for line in job.logs() + command.logs():
+            pids |= {int(word) for word in line.split() if word.isdigit()}
+        time.sleep(0.01)
+    print(*sorted(pids), flush=True)
+    if len(sys.argv) > 1:
+        sys.exit(0)
+    time.sleep(600)
+"""
+
+
+def nested_driver() -> str:
+    # The inner job's output goes to the inner client's log; let it travel up by printing what the logger gets.
+    return DRIVER.replace(
+        '    report_and_wait("outer")',
+        "    while not inner.logs():\n        time.sleep(0.01)\n    print(*inner.logs(), flush=True)\n"
+        '    report_and_wait("outer")',
+    )
+
+
+def test_a_killed_driver_takes_everything_along(driver, wait_gone):
+    program = driver(nested_driver())
+    pids = [int(word) for word in program.line().split()]
+    assert len(pids) == 7
+    program.kill()
+    assert [pid for pid in pids if not wait_gone(pid)] == []
+
+
+def test_a_driver_that_ends_without_shutdown_leaves_nothing(driver, wait_gone):
+    program = driver(nested_driver().replace("if len(sys.argv) > 1:", "if True:"))
+    pids = [int(word) for word in program.line().split()]
+    assert program.process.wait(30) == 0
+    assert [pid for pid in pids if not wait_gone(pid)] == []
+
+
+def test_a_stopped_driver_thread_does_not_kill_its_children(process_client):
+    """The kernel's parent-death signal follows the thread that started the child; that must not be the caller's."""
+    import threading
+
+    made = []
+    thread = threading.Thread(target=lambda: made.append(process_client.create_actor(Actor, name="child")))
+    thread.start()
+    thread.join()
+    time.sleep(0.1)
+    assert made[0].count() == 1
+
+
+def test_no_thread_descriptor_or_folder_is_leaked_by_a_client():
+    import gc
+    import tempfile
+    import threading
+
+    def use():
+        with LocalClient(max_workers=1) as client:
+            client.submit(JobRequest("a", Entrypoint.from_callable(os.getpid))).result(30)
+            actor = client.create_actor(Actor, name="a")
+            actor.count()
+
+    def open_things():
+        gc.collect()
+        folders = {name for name in os.listdir(tempfile.gettempdir()) if name.startswith("fray-")}
+        return len(os.listdir("/proc/self/fd")), threading.active_count(), folders
+
+    use()  # the hub and what stays once per process
+    before = open_things()
+    for _ in range(3):
+        use()
+    end = time.monotonic() + 10
+    while open_things() != before and time.monotonic() < end:
+        time.sleep(0.02)
+    fds, threads, folders = open_things()
+    assert fds <= before[0] and threads <= before[1] and len(folders) <= len(before[2])
