@@ -68,16 +68,41 @@ fn hash_column(values: &Bound<'_, PyAny>) -> PyResult<UInt64Array> {
     Err(type_failure("values", &array, "uint64").into())
 }
 
+/// All hashes of an iterable, so that a bad item is found before anything changes.
+fn hashes_of(items: &Bound<'_, PyAny>) -> PyResult<Vec<u128>> {
+    items.try_iter()?.map(|item| hash_of(&item?)).collect()
+}
+
 impl Bloom {
-    fn absorb(&mut self, other: &Bound<'_, PyAny>) -> PyResult<()> {
-        if let Ok(bloom) = other.cast::<Self>() {
-            let theirs = bloom.try_borrow()?;
-            return self.0.union_with(&theirs.0).map_err(kernel);
+    fn absorb(slf: &Bound<'_, Self>, other: &Bound<'_, PyAny>) -> PyResult<()> {
+        let Ok(bloom) = other.cast::<Self>() else {
+            let hashes = hashes_of(other)?;
+            let mut mine = slf.try_borrow_mut()?;
+            for hash in hashes {
+                mine.0.insert(hash);
+            }
+            return Ok(());
+        };
+        // A filter cannot be borrowed twice, and joining it with itself changes nothing.
+        if bloom.is(slf) {
+            return Ok(());
         }
-        for item in other.try_iter()? {
-            self.0.insert(hash_of(&item?)?);
+        let theirs = bloom.try_borrow()?;
+        slf.try_borrow_mut()?
+            .0
+            .union_with(&theirs.0)
+            .map_err(kernel)
+    }
+
+    fn keep_common(slf: &Bound<'_, Self>, other: &Bound<'_, PyAny>) -> PyResult<()> {
+        if other.is(slf) {
+            return Ok(());
         }
-        Ok(())
+        let theirs = slf.try_borrow()?.same_shape(other)?;
+        slf.try_borrow_mut()?
+            .0
+            .intersect_with(&theirs.0)
+            .map_err(kernel)
     }
 
     /// The other operand as a filter; an iterable becomes a filter of the same shape.
@@ -87,7 +112,9 @@ impl Bloom {
         }
         let mut made = self.clone();
         made.0.clear();
-        made.absorb(other)?;
+        for hash in hashes_of(other)? {
+            made.0.insert(hash);
+        }
         Ok(made)
     }
 }
@@ -167,34 +194,40 @@ impl Bloom {
 
     /// A new filter with the items of all.
     #[pyo3(signature = (*others))]
-    fn union(&self, others: &Bound<'_, PyTuple>) -> PyResult<Self> {
-        let mut made = self.clone();
-        made.update(others)?;
+    fn union<'py>(
+        slf: &Bound<'py, Self>,
+        others: &Bound<'py, PyTuple>,
+    ) -> PyResult<Bound<'py, Self>> {
+        let made = Bound::new(slf.py(), slf.try_borrow()?.clone())?;
+        Self::update(&made, others)?;
         Ok(made)
     }
 
     /// Adds the items of filters of the same shape, or of iterables of hashes.
     #[pyo3(signature = (*others))]
-    fn update(&mut self, others: &Bound<'_, PyTuple>) -> PyResult<()> {
-        others.iter().try_for_each(|other| self.absorb(&other))
+    fn update(slf: &Bound<'_, Self>, others: &Bound<'_, PyTuple>) -> PyResult<()> {
+        others
+            .iter()
+            .try_for_each(|other| Self::absorb(slf, &other))
     }
 
     /// A new filter with the bits that all have.
     #[pyo3(signature = (*others))]
-    fn intersection(&self, others: &Bound<'_, PyTuple>) -> PyResult<Self> {
-        let mut made = self.clone();
-        made.intersection_update(others)?;
+    fn intersection<'py>(
+        slf: &Bound<'py, Self>,
+        others: &Bound<'py, PyTuple>,
+    ) -> PyResult<Bound<'py, Self>> {
+        let made = Bound::new(slf.py(), slf.try_borrow()?.clone())?;
+        Self::intersection_update(&made, others)?;
         Ok(made)
     }
 
     /// Keeps the bits that all have.
     #[pyo3(signature = (*others))]
-    fn intersection_update(&mut self, others: &Bound<'_, PyTuple>) -> PyResult<()> {
-        for other in others {
-            let other = self.same_shape(&other)?;
-            self.0.intersect_with(&other.0).map_err(kernel)?;
-        }
-        Ok(())
+    fn intersection_update(slf: &Bound<'_, Self>, others: &Bound<'_, PyTuple>) -> PyResult<()> {
+        others
+            .iter()
+            .try_for_each(|other| Self::keep_common(slf, &other))
     }
 
     /// Whether every bit of this filter is set in the other.
@@ -221,17 +254,12 @@ impl Bloom {
         Ok(made)
     }
 
-    fn __ior__(&mut self, other: &Bound<'_, Self>) -> PyResult<()> {
-        // `a |= a` would borrow the object twice, and changes nothing.
-        other
-            .try_borrow()
-            .map_or(Ok(()), |other| self.0.union_with(&other.0).map_err(kernel))
+    fn __ior__(slf: &Bound<'_, Self>, other: &Bound<'_, Self>) -> PyResult<()> {
+        Self::absorb(slf, other)
     }
 
-    fn __iand__(&mut self, other: &Bound<'_, Self>) -> PyResult<()> {
-        other.try_borrow().map_or(Ok(()), |other| {
-            self.0.intersect_with(&other.0).map_err(kernel)
-        })
+    fn __iand__(slf: &Bound<'_, Self>, other: &Bound<'_, Self>) -> PyResult<()> {
+        Self::keep_common(slf, other)
     }
 
     fn __richcmp__(&self, other: &Bound<'_, PyAny>, op: CompareOp) -> PyResult<Py<PyAny>> {

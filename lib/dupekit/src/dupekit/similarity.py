@@ -61,7 +61,7 @@ def lsh_match_probability(jaccard: float, *, num_perms: int, num_bands: int) -> 
 
     Example:
         >>> [round(lsh_match_probability(j, num_perms=286, num_bands=26), 3) for j in (0.5, 0.75, 0.9)]
-        [0.013, 0.673, 1.0]
+        [0.013, 0.674, 1.0]
     """
     _check(jaccard, num_perms)
     if num_bands < 1 or num_perms % num_bands:
