@@ -33,8 +33,8 @@ The tree; each class also inherits the builtin that a caller would expect::
     └── UsageError (ValueError)                 a command line or a script that cannot be used
         └── ScriptError
 
-Every message says what failed, with the values, what was expected, and what to do. ``hint`` repeats the last part alone,
-which is what a command line prints under ``hint:``.
+Every message says what failed, with the values, what was expected, and what to do. ``hint`` repeats the last part
+alone, which is what a command line prints under ``hint:``.
 """
 
 from collections.abc import Iterable, Sequence
@@ -88,7 +88,7 @@ class InvalidNameError(PlanError):
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(
             name,
-            f"the name {reason}; expected segments joined by '/', without a scheme, '..', '.'-prefixed or empty segments.",
+            f"the name {reason}; expected segments joined by '/', none empty, '..' or '.'-prefixed, and no scheme.",
             field="name",
             hint="Rename the step, for example 'tokens/fineweb'.",
         )
@@ -101,7 +101,7 @@ class InvalidVersionError(PlanError):
     def __init__(self, step: str, version: str, reason: str) -> None:
         super().__init__(
             step,
-            f"version={version!r} {reason}; expected YYYY.MM.DD, YYYY.MM.DD.N, 'dev', 'NAME-dev', 'auto' or 'NAME-auto'.",
+            f"version={version!r} {reason}; expected YYYY.MM.DD[.N], 'dev', 'NAME-dev', 'auto' or 'NAME-auto'.",
             field="version",
             hint="Use a real date for results to keep, 'dev' while trying things out.",
         )
@@ -126,7 +126,7 @@ class UnfingerprintableError(PlanError, TypeError):
     def __init__(self, step: str, field: str, value_type: str, reason: str) -> None:
         super().__init__(
             step,
-            f"a value of type {value_type} {reason}; expected dataclasses, enums, plain JSON-like values, paths or arrays.",
+            f"a value of type {value_type} {reason}; expected dataclasses, enums, JSON-like values, paths or arrays.",
             field=field,
             hint="Put plain data in the config and build the object inside the step's function.",
         )
@@ -258,7 +258,7 @@ class StoreError(MarinError, OSError):
 
 
 class StoreUnavailableError(StoreError):
-    """The store cannot be written: missing rights, a full disk, a file where a folder should be, an unsupported scheme."""
+    """The store cannot be written: missing rights, a full disk, a file in the place of a folder, a remote scheme."""
 
     template = "the store cannot be used: prefix={path!r}: {reason}; expected a writable local folder with free space."
     default_hint = "Pass another --prefix (or set MARIN_PREFIX), or free some space."

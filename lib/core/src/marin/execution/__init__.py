@@ -1,14 +1,15 @@
 """Steps, artifacts and the engine that runs them.
 
-``name@version`` is the address of an output, a fingerprint says which recipe made it, and a commit protocol makes sure that
-what is there is complete, hashed and on record. Importing this package loads nothing heavy: no jax, no pyarrow.
+``name@version`` is the address of an output, a fingerprint says which recipe made it, and a commit protocol makes
+sure that what is there is complete, hashed and on record. Importing this package loads nothing heavy: no jax, no
+pyarrow.
 
 Example:
     >>> import tempfile
     >>> class Total(Artifact):
     ...     total: int
     >>> def add(numbers): return Total(total=sum(numbers))
-    >>> step = ArtifactStep(name="total", version="auto", artifact_type=Total, run=add, build_config=lambda ctx: [1, 2, 3])
+    >>> step = ArtifactStep("total", "auto", artifact_type=Total, run=add, build_config=lambda ctx: [1, 2, 3])
     >>> resolve(step, prefix=tempfile.mkdtemp()).total
     6
 """
@@ -61,7 +62,36 @@ _EXPORTS = {
     "step_attempt": "marin.execution.attempt_context",
 }
 
-__all__ = [*_EXPORTS]
+__all__ = [
+    "Artifact",
+    "ArtifactRecord",
+    "ArtifactStep",
+    "AttemptRecord",
+    "FailureCategory",
+    "OUT",
+    "Outcome",
+    "RemoteCallable",
+    "RetryPolicy",
+    "RunSummary",
+    "SCRATCH",
+    "StepAttempt",
+    "StepContext",
+    "StepFailedError",
+    "StepOutcome",
+    "StepSpec",
+    "VersionCodex",
+    "apply",
+    "build_context",
+    "describe_drift",
+    "explain",
+    "lower",
+    "materialized_config",
+    "read_record",
+    "remote",
+    "resolve",
+    "run",
+    "step_attempt",
+]
 
 
 def __getattr__(name: str) -> Any:

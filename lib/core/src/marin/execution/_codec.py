@@ -1,6 +1,7 @@
 """Result fields to JSON and back, guided by the annotations of the artifact class.
 
-Only what survives the trip unchanged is accepted: JSON values, tuples, enums, nested dataclasses and optional forms of these.
+Only what survives the trip unchanged is accepted: JSON values, tuples, enums, nested dataclasses and optional forms
+of these.
 """
 
 import dataclasses
@@ -108,8 +109,8 @@ def _from_class(annotation: type, value: Any, owner: str, field: str) -> Any:
         return float(value)
     if annotation is tuple and isinstance(value, list):
         return tuple(value)
-    expected = annotation in (bool, int, float, str, list, dict)
-    if expected and (not isinstance(value, annotation) or (annotation is int and isinstance(value, bool))):
+    plain = annotation in (bool, int, float, str, list, dict)
+    if plain and type(value) is not annotation:
         raise ArtifactFieldError(owner, field, f"expected {annotation.__name__}, found {value!r}")
     return value
 

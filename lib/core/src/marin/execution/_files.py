@@ -111,8 +111,8 @@ def exchange(first: str, second: str) -> None:
 def take_away(path: str, trash_folder: str) -> bool:
     """Move a folder out of its place at once, then delete it.
 
-    The move is what fences a late writer: its next rename of that folder fails. Deleting may meet files that such a writer
-    still creates; what cannot be deleted stays in the trash for the next owner.
+    The move is what fences a late writer: its next rename of that folder fails. Deleting may meet files that such a
+    writer still creates; what cannot be deleted stays in the trash for the next owner.
 
     Returns:
         Whether there was anything.

@@ -1,15 +1,15 @@
 """Artifacts: what a step returns, as a typed handle on a committed folder.
 
-An artifact class declares its *result fields*; they are stored in the record and come back typed. Everything big lives in
-files under ``path``::
+An artifact class declares its *result fields*; they are stored in the record and come back typed. Everything big
+lives in files under ``path``::
 
     class TokenCache(Artifact):
         tokenizer: str
         num_tokens: int = 0
 
-Subclasses become frozen dataclasses by themselves. ``volatile`` lists files whose bytes may differ between equal runs (logs,
-timings): they are in the manifest, with their digest, but not in ``content_digest``. ``evidence`` lists what is kept of a
-*failed* attempt.
+Subclasses become frozen dataclasses by themselves. ``volatile`` lists files whose bytes may differ between equal runs
+(logs, timings): they are in the manifest, with their digest, but not in ``content_digest``. ``evidence`` lists what
+is kept of a *failed* attempt.
 """
 
 import dataclasses

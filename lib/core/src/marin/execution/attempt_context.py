@@ -1,8 +1,8 @@
 """What a running body can know about itself, and the log lines it leaves.
 
-A body is a plain function of its config. One that runs long should look at ``step_attempt().cancel`` now and then: it is set
-when the driver loses its lease, is interrupted, or the step's time is up. Bodies that never look are stopped anyway (an
-exception is raised in their thread, a remote job is terminated), only less politely.
+A body is a plain function of its config. One that runs long should look at ``step_attempt().cancel`` now and then: it
+is set when the driver loses its lease, is interrupted, or the step's time is up. Bodies that never look are stopped
+anyway (an exception is raised in their thread, a remote job is terminated), only less politely.
 """
 
 import collections
@@ -10,7 +10,7 @@ import contextlib
 import contextvars
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 
 from rigging.redaction import redact_string
@@ -20,7 +20,7 @@ _LOG_TAIL_LINES = 2_000
 
 
 class StepCancelled(BaseException):
-    """Raised in a body's thread that goes on after ``cancel`` was set. Not an ``Exception``, so that bodies let it pass."""
+    """Raised in a body's thread that goes on after ``cancel`` was set. No ``Exception``, so that bodies let it pass."""
 
     failure_category = "interrupted"
 
@@ -62,7 +62,7 @@ def step_attempt() -> StepAttempt | None:
 
 
 @contextlib.contextmanager
-def attempt_scope(attempt: StepAttempt) -> Iterator[StepAttempt]:
+def attempt_scope(attempt: StepAttempt) -> Generator[StepAttempt]:
     """Make an attempt the current one for the body of a ``with``."""
     token = _ATTEMPT.set(attempt)
     try:

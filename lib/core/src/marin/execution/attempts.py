@@ -1,6 +1,7 @@
 """Attempts: one pair of immutable files each, so that no later run can change what an earlier one left.
 
-``<id>.open.json`` is written before the body starts and ``<id>.json`` when it ended, each exactly once. Whoever closes first
+``<id>.open.json`` is written before the body starts and ``<id>.json`` when it ended, each exactly once. Whoever
+closes first
 wins: a driver that lost its lease cannot turn an attempt that its successor closed as ``abandoned`` into anything else.
 """
 

@@ -1,9 +1,9 @@
 """Running a body so that it can be stopped: in a thread of its own, or as a job.
 
-The driver's thread waits for the body and, at the same time, for a reason to stop it (lease lost, interrupt, time limit). To
-stop is to set the cancel token, then, after a moment, to raise ``StepCancelled`` in the body's thread (a job is terminated). A
-body that does not even react to that, because it is inside a long call of compiled code, is left behind: its staging folder
-is taken away from it, so whatever it still does has no effect.
+The driver's thread waits for the body and, at the same time, for a reason to stop it (lease lost, interrupt, time
+limit). To stop is to set the cancel token, then, after a moment, to raise ``StepCancelled`` in the body's thread (a
+job is terminated). A body that does not even react to that, because it is inside a long call of compiled code, is
+left behind: its staging folder is taken away from it, so whatever it still does has no effect.
 """
 
 import contextvars

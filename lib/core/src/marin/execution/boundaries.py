@@ -1,7 +1,7 @@
 """Names of the moments at which a driver may die, and a hook that is told about each.
 
-The commit protocol promises that a crash between any two of these is recovered from. The hook lets a test (or a fault drill on
-a real cluster) stop a driver exactly there, without patching anything.
+The commit protocol promises that a crash between any two of these is recovered from. The hook lets a test (or a fault
+drill on a real cluster) stop a driver exactly there, without patching anything.
 """
 
 from collections.abc import Callable

@@ -1,12 +1,12 @@
 """Versions given from outside: one default and overrides, in force while an experiment builds its steps.
 
-Library builders leave ``version`` out; the experiment (or the command line) decides once for the whole graph. There is no
-silent default: a step without a version built outside a context is an error.
+Library builders leave ``version`` out; the experiment (or the command line) decides once for the whole graph. There
+is no silent default: a step without a version built outside a context is an error.
 """
 
 import contextlib
 import contextvars
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 
 from rigging.provenance import username_segment
@@ -57,7 +57,7 @@ _CODEX: contextvars.ContextVar[VersionCodex | None] = contextvars.ContextVar("ma
 
 
 @contextlib.contextmanager
-def build_context(versions: VersionCodex) -> Iterator[VersionCodex]:
+def build_context(versions: VersionCodex) -> Generator[VersionCodex]:
     """Put a codex in force for the body of a ``with``. Nests; restores on exceptions; stays within its thread.
 
     Example:

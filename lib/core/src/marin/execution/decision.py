@@ -27,6 +27,7 @@ class ReasonKind(StrEnum):
 
     FORCED = "forced"
     NEVER_RUN = "never_run"
+    RECIPE_CHANGED = "recipe_changed"
     MUTABLE = "mutable"
     FAILED_BEFORE = "failed_before"
     INTERRUPTED = "interrupted"
@@ -80,9 +81,12 @@ class StepFacts:
     Attributes:
         status: Its status file, or None.
         output_exists: Whether the committed folder is there.
-        drift: Lines of ``describe_drift`` when the recipe differs from the record's; empty when equal; None when unknown.
+        drift: Lines of ``describe_drift`` when the recipe differs from the record's; empty when equal; None when
+            unknown.
         recorded_fingerprint: Recipe of the committed output.
         moved_inputs: Inputs whose digest differs from the one that was read.
+        sibling: Version of the most similar output of the same step, for a derived version without an output.
+        sibling_drift: How its recipe differs from the one at hand.
     """
 
     status: StatusRecord | None
@@ -90,6 +94,8 @@ class StepFacts:
     drift: Sequence[str] = ()
     recorded_fingerprint: str = ""
     moved_inputs: Sequence[str] = ()
+    sibling: str = ""
+    sibling_drift: Sequence[str] = ()
 
 
 def decide(spec: StepSpec, facts: StepFacts, *, forced: bool = False, retry_failed: bool = True) -> Decision:
@@ -108,6 +114,10 @@ def decide(spec: StepSpec, facts: StepFacts, *, forced: bool = False, retry_fail
     if forced:
         return _run(ReasonKind.FORCED, "forced by the caller")
     status = facts.status
+    if status is None and facts.sibling:
+        changed = "; ".join(facts.sibling_drift)
+        message = f"the recipe changed since {facts.sibling}: {changed}"
+        return _run(ReasonKind.RECIPE_CHANGED, message, tuple(facts.sibling_drift))
     if status is None:
         return _run(ReasonKind.NEVER_RUN, "no record: it never ran under this store")
     if status.status is Status.SUCCESS:
@@ -127,7 +137,8 @@ def _decide_success(spec: StepSpec, facts: StepFacts) -> Decision:
         message = f"inputs changed since it was built ({', '.join(names)}); the fixed version is served as it is"
         return _serve(ReasonKind.DRIFT, message, names)
     if facts.drift:
-        message = f"the recipe changed under a fixed version ({'; '.join(facts.drift)}); the old output is served, bump the version to rebuild"
+        changed = "; ".join(facts.drift)
+        message = f"the recipe changed under a fixed version ({changed}); the old output is served, bump the version"
         return _serve(ReasonKind.DRIFT, message, tuple(facts.drift))
     return _serve(ReasonKind.CACHED, "built before with the same recipe")
 

@@ -11,7 +11,7 @@ from marin.execution.artifact import Artifact
 from marin.execution.lazy import ArtifactStep, lower_all
 from marin.execution.outcomes import RunSummary
 from marin.execution.reporter import RunReporter
-from marin.execution.step_execution import RunnerSettings
+from marin.execution.settings import RunnerSettings
 from marin.execution.step_runner import RunOptions, StepRunner
 from marin.execution.step_spec import StepSpec
 
@@ -25,11 +25,8 @@ def lower_mixed(handles: Sequence[Runnable]) -> dict[Runnable, StepSpec]:
     Raises:
         PlanError: A handle is refused.
     """
-    lowered: dict[Runnable, StepSpec] = dict(
-        lower_all([handle for handle in handles if isinstance(handle, ArtifactStep)])
-    )
-    lowered.update({handle: handle for handle in handles if isinstance(handle, StepSpec)})
-    return lowered
+    typed = lower_all([handle for handle in handles if isinstance(handle, ArtifactStep)])
+    return {**typed, **{handle: handle for handle in handles if isinstance(handle, StepSpec)}}
 
 
 def run(
@@ -87,7 +84,7 @@ def explain(
     return RunSummary(root, tuple(outcomes), 0.0, 0, lowered)
 
 
-def resolve(handle: ArtifactStep[T], *, max_concurrent: int | None = None, prefix: str | None = None) -> T:
+def resolve[T: Artifact](handle: ArtifactStep[T], *, max_concurrent: int | None = None, prefix: str | None = None) -> T:
     """Bring one step up to date and load its artifact.
 
     Raises:

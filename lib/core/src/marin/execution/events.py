@@ -1,7 +1,7 @@
 """Ledger events: small immutable files, one a fact, written without a server.
 
-``ledger/YYYY/MM/DD/<id>.json`` below the prefix. They make "what happened, in order" cheap to read; the truth about a step
-stays in its record, status and attempts, from which the index can be rebuilt.
+``ledger/YYYY/MM/DD/<id>.json`` below the prefix. They make "what happened, in order" cheap to read; the truth about a
+step stays in its record, status and attempts, from which the index can be rebuilt.
 """
 
 import dataclasses
@@ -22,8 +22,8 @@ class LedgerEvent:
     Attributes:
         id: Unique, sorts by time; equal ids are the same fact.
         at: UTC, ISO-8601.
-        kind: ``started``, ``finished``, ``failed``, ``served_cached``, ``drift``, ``verified``, ``hypothesis``, ``verdict``,
-            ``gate``, ``waiver`` or ``planned``.
+        kind: ``started``, ``finished``, ``failed``, ``served_cached``, ``drift``, ``verified``, ``hypothesis``,
+            ``verdict``, ``gate``, ``waiver`` or ``planned``.
         step: Step name.
         version: Step version.
         digest: Content digest, where there is one.

@@ -1,8 +1,8 @@
 """Why a step failed: a category to act on, a signature to group by, and which failures are worth another try.
 
-A category answers "whose turn is it?": the author's (``user_code``), the data's, the machine's (``oom``, ``preempted``), the
-operator's (``quota``, ``auth``, ``region``). An exception may name its own category with an attribute ``failure_category``;
-otherwise its type and, for a remote job, the way its process ended decide.
+A category answers "whose turn is it?": the author's (``user_code``), the data's, the machine's (``oom``,
+``preempted``), the operator's (``quota``, ``auth``, ``region``). An exception may name its own category with an
+attribute ``failure_category``; otherwise its type and, for a remote job, the way its process ended decide.
 """
 
 import errno
@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
+
+from marin.execution.fingerprint import type_name
 
 
 class FailureCategory(StrEnum):
@@ -49,7 +51,8 @@ class RetryPolicy:
     Attributes:
         retries: ``{category: number of further attempts}``; categories that are missing are not retried.
     Example:
-        >>> RetryPolicy().allows(FailureCategory.PREEMPTED, tried=0), RetryPolicy().allows(FailureCategory.DATA, tried=0)
+        >>> policy = RetryPolicy()
+        >>> policy.allows(FailureCategory.PREEMPTED, tried=0), policy.allows(FailureCategory.DATA, tried=0)
         (True, False)
     """
 
@@ -124,7 +127,8 @@ def _category_of_os_error(error: OSError) -> FailureCategory | None:
 
 
 def error_signature(error: BaseException) -> str:
-    """Sixteen hex digits that are equal for "the same" failure: type and innermost frames, without line numbers or values.
+    """Sixteen hex digits that are equal for "the same" failure: type and innermost frames, without line numbers or
+    values.
 
     Two failures that differ only in a path, a number or an unrelated edit above the raising function agree.
     """
@@ -132,5 +136,5 @@ def error_signature(error: BaseException) -> str:
     own = [frame for frame in frames if "site-packages" not in frame.filename and "/lib/python" not in frame.filename]
     places = [f"{frame.filename.rsplit('/', 1)[-1]}:{frame.name}" for frame in (own or frames)[-3:]]
     message = re.sub(r"0x[0-9a-fA-F]+|\d+|'[^']*'|\"[^\"]*\"|/\S+", "#", str(error))[:200]
-    text = "|".join([f"{type(error).__module__}.{type(error).__qualname__}", message, *places])
+    text = "|".join([type_name(type(error)), message, *places])
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]

@@ -1,18 +1,18 @@
 """Identity of a recipe: one canonical text for a config, hashed; and the difference of two such texts, field by field.
 
 A fingerprint is only useful when equal recipes always agree and different ones never do. So the encoding is *typed and
-injective*: a dataclass carries its class name, a tuple is not a list, ``1`` is not ``1.0`` is not ``True`` is not ``"1"``.
-It does not depend on the process, the hash seed, the order of a dict or the members of a set, and there is **no fallback**:
-a value without a canonical form (a function, an open file, an object with the default repr, ``nan``) is refused with the
-path of the field that holds it. Tagged values are JSON objects with one ``"$..."`` key; a plain mapping whose keys could be
-mistaken for a tag is itself encoded with one.
+injective*: a dataclass carries its class name, a tuple is not a list, ``1`` is not ``1.0`` is not ``True`` is not
+``"1"``. It does not depend on the process, the hash seed, the order of a dict or the members of a set, and there is
+**no fallback**: a value without a canonical form (a function, an open file, an object with the default repr, ``nan``)
+is refused with the path of the field that holds it. Tagged values are JSON objects with one ``"$..."`` key; a plain
+mapping whose keys could be mistaken for a tag is itself encoded with one.
 
 The text is stored beside the output (``fingerprint_payload``), so that a later run can say *what* changed.
 """
 
 import base64
 import dataclasses
-import datetime
+import datetime as dt
 import enum
 import hashlib
 import json
@@ -37,8 +37,8 @@ def canonical_payload(config: Any, *, step: str = "<config>") -> str:
     """The canonical text of a config.
 
     Args:
-        config: Dataclasses, mappings, lists, tuples, sets, enums, dates, paths, bytes, dtypes, arrays, classes and plain
-            JSON values, nested in any way.
+        config: Dataclasses, mappings, lists, tuples, sets, enums, dates, paths, bytes, dtypes, arrays, classes and
+            plain JSON values, nested in any way.
         step: Name to put in the error.
     Returns:
         JSON with sorted keys and no blanks.
@@ -80,8 +80,16 @@ def describe_drift(old_payload: str, new_payload: str) -> list[str]:
     lines: list[str] = []
     _diff(old, new, "", lines)
     # A step's payload is {"config", "deps"}; people know the fields of their config, not the envelope.
-    envelope = isinstance(new, dict) and new.keys() == {"config", "deps"}
-    return [line.removeprefix("config.") for line in lines] if envelope else lines
+    if isinstance(new, dict) and new.keys() == {"config", "deps"}:
+        return _without_envelope(lines)
+    return lines
+
+
+def _without_envelope(lines: list[str]) -> list[str]:
+    """Drop ``config.``, and changes of ``deps`` that a field of the config shows already."""
+    fields = [line.removeprefix("config.") for line in lines if not line.startswith("deps[")]
+    shown = {line.partition(": ")[2] for line in fields}
+    return fields + [line for line in lines if line.startswith("deps[") and line.partition(": ")[2] not in shown]
 
 
 def type_name(cls: type) -> str:
@@ -181,9 +189,9 @@ def _encode_leaf(value: Any, path: str, step: str) -> Any:
         return {"$path": value.as_posix()}
     if isinstance(value, bytes | bytearray):
         return {"$bytes": base64.b64encode(bytes(value)).decode("ascii")}
-    if isinstance(value, datetime.datetime | datetime.date | datetime.time):
+    if isinstance(value, dt.datetime | dt.date | dt.time):
         return {f"${type(value).__name__}": value.isoformat()}
-    if isinstance(value, datetime.timedelta):
+    if isinstance(value, dt.timedelta):
         return {"$timedelta": [value.days, value.seconds, value.microseconds]}
     if isinstance(value, types.MappingProxyType):
         return _encode_mapping(value, path, step)

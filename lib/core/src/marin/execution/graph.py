@@ -1,7 +1,7 @@
 """Graphs of steps: order, cycles and collisions, without recursion and without I/O.
 
-A chain of thousands of steps must not meet Python's recursion limit, and a stack of diamonds must not be walked once per
-path, so every walk here is a loop over an explicit stack that visits each node once.
+A chain of thousands of steps must not meet Python's recursion limit, and a stack of diamonds must not be walked once
+per path, so every walk here is a loop over an explicit stack that visits each node once.
 """
 
 import os
@@ -15,7 +15,7 @@ from marin.execution.step_spec import StepSpec
 Node = TypeVar("Node")
 
 
-def post_order(
+def post_order[Node](
     roots: Iterable[Node], children: Callable[[Node], Sequence[Node]], label: Callable[[Node], str]
 ) -> list[Node]:
     """Every node reachable from the roots, each once, inputs before what reads them.
@@ -90,7 +90,8 @@ class StepGraph:
 def plan_graph(terminals: Sequence[StepSpec], prefix: str) -> StepGraph:
     """Order the steps that the terminals need and check that they do not get in one another's way.
 
-    Two handles with one address and one recipe are the same step and are merged; two recipes at one address are refused.
+    Two handles with one address and one recipe are the same step and are merged; two recipes at one address are
+    refused.
 
     Args:
         terminals: Steps that are wanted.
@@ -99,7 +100,8 @@ def plan_graph(terminals: Sequence[StepSpec], prefix: str) -> StepGraph:
         StepCycleError: The steps depend on one another in a circle.
         StepCollisionError: Two recipes at one address, or one step's output inside another's.
     """
-    # A hand-made StepSpec may sit in its own deps list, so identities are computed only after the walk proved it acyclic.
+    # A hand-made StepSpec may sit in its own deps list, so identities are computed only after the walk proved it
+    # acyclic.
     ordered = post_order(terminals, lambda step: tuple(step.deps), lambda step: step.name)
     by_path: dict[str, StepSpec] = {}
     canonical: dict[StepSpec, StepSpec] = {}

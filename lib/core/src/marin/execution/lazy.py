@@ -1,9 +1,9 @@
 """Steps as an author writes them: a name, a version, a function, and a config that is built on demand.
 
 The dividing line of the whole engine: everything an author writes *as a literal* while building a config is identity;
-everything *pulled from the context* (where the output goes, where an input lies, how many workers to use) is execution and
-never changes the fingerprint. ``build_config`` is therefore run twice: once against placeholders, to compute the identity
-without touching a store, and once against real paths, to run::
+everything *pulled from the context* (where the output goes, where an input lies, how many workers to use) is
+execution and never changes the fingerprint. ``build_config`` is therefore run twice: once against placeholders, to
+compute the identity without touching a store, and once against real paths, to run::
 
     def config(ctx: StepContext) -> TokenizeConfig:
         return TokenizeConfig(input=ctx.artifact_path(documents), output=ctx.output_path, vocab_size=4096)
@@ -15,7 +15,7 @@ without touching a store, and once against real paths, to run::
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from marin.errors import (
     FingerprintMismatchError,
@@ -38,7 +38,7 @@ T = TypeVar("T", bound=Artifact)
 
 
 @dataclass(frozen=True, eq=False)
-class ArtifactStep(Generic[T]):
+class ArtifactStep[T: Artifact]:
     """A step that makes one typed artifact; compared by identity, hashable.
 
     Attributes:
@@ -398,7 +398,7 @@ class _KeywordCall:
         return self.function(**inputs)
 
 
-def apply(
+def apply[T: Artifact](
     name: str,
     fn: Callable[..., T | None],
     *,

@@ -1,7 +1,8 @@
 """Manifests: which files an output consists of, with their SHA-256, and one digest over all of them.
 
-``.manifest.jsonl`` holds one line a file, sorted by path. ``content_digest`` is the SHA-256 over the lines of files that are
-not volatile, so it says whether two runs made the same *data*, and can be checked by anyone with ``sha256sum``.
+``.manifest.jsonl`` holds one line a file, sorted by path. ``content_digest`` is the SHA-256 over the lines of files
+that are not volatile, so it says whether two runs made the same *data*, and can be checked by anyone with
+``sha256sum``.
 """
 
 import functools

@@ -1,8 +1,8 @@
 """Records: the JSON that every output, status and attempt leaves behind, and how older and newer ones are read.
 
-Readers are tolerant (unknown fields are ignored, older forms are understood), writers are strict, and every file carries a
-format number. A file from a *newer* format is refused, never guessed at and never overwritten; a file that does not parse is
-an error, never taken for an absent one.
+Readers are tolerant (unknown fields are ignored, older forms are understood), writers are strict, and every file
+carries a format number. A file from a *newer* format is refused, never guessed at and never overwritten; a file that
+does not parse is an error, never taken for an absent one.
 """
 
 import dataclasses

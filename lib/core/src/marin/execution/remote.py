@@ -1,7 +1,8 @@
 """Steps whose body runs as a job: on a cluster, or in a child process of this machine.
 
-``remote(fn, resources=...)`` marks a function; the engine submits it through the current fray client. What a job needs rides on
-the function, so it never enters the identity of a step: the same recipe on another machine type is the same recipe.
+``remote(fn, resources=...)`` marks a function; the engine submits it through the current fray client. What a job
+needs rides on the function, so it never enters the identity of a step: the same recipe on another machine type is the
+same recipe.
 """
 
 import re

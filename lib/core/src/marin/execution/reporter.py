@@ -103,7 +103,8 @@ def summary_text(summary: RunSummary) -> str:
         "",
         f"{summary.count(Outcome.EXECUTED)} executed, {summary.count(Outcome.CACHED)} cached, "
         f"{known} known failures, {failed} failed"
-        f"  |  {summary.seconds:.1f} s wall, {summary.peak_memory_bytes / 2**20:.0f} MiB peak memory  |  {summary.prefix}",
+        f"  |  {summary.seconds:.1f} s wall, {summary.peak_memory_bytes / 2**20:.0f} MiB peak memory"
+        f"  |  {summary.prefix}",
     ]
     shown = [step for step in summary.steps if step.outcome is not Outcome.CACHED]
     if shown:

@@ -1,21 +1,15 @@
 """One step under its lease: decide again, run the body, commit or record the failure.
 
-Everything here happens between acquiring the lease and releasing it. The thread that runs it is never the body's thread, so
-a lost lease, an interrupt or a time limit is acted upon while the body is still busy.
+Everything here happens between acquiring the lease and releasing it. The thread that runs it is never the body's
+thread, so a lost lease, an interrupt or a time limit is acted upon while the body is still busy.
 """
 
 import contextlib
 import contextvars
 import dataclasses
-import functools
-import hashlib
-import importlib.util
-import inspect
-import json
 import os
 import socket
 import threading
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,9 +17,7 @@ from typing import Any
 from rigging.errors import LeaseHeldError, LeaseLostError
 from rigging.filesystem.lease import Lease
 from rigging.filesystem.prefix import marin_region
-from rigging.provenance import Provenance, environment_report, launch_provenance
-from rigging.redaction import redact_string
-from rigging.timing import Clock, SystemClock
+from rigging.provenance import launch_provenance
 
 from marin.errors import ArtifactTypeMismatchError, InputMissingError, RecordFormatError, StepLeaseLostError
 from marin.execution._files import json_text
@@ -33,122 +25,29 @@ from marin.execution.artifact import Artifact
 from marin.execution.attempt_context import StepAttempt, finish_log_tail, start_log_tail
 from marin.execution.attempts import new_id, open_attempt, utc_text
 from marin.execution.body import BodyResult, run_body
-from marin.execution.boundaries import Boundary, BoundaryHook, no_hook
-from marin.execution.decision import Action, Reason, ReasonKind, StepFacts, decide
+from marin.execution.boundaries import Boundary
+from marin.execution.decision import Action, Reason, ReasonKind, decide
+from marin.execution.describe import (
+    code_digest,
+    config_digest,
+    environment,
+    error_payload,
+    json_value,
+    provenance_payload,
+    short_environment,
+)
 from marin.execution.events import LedgerEvent, write_event
-from marin.execution.failures import FailureCategory, causes, classify, error_signature
-from marin.execution.fingerprint import canonical_payload, describe_drift, type_name
+from marin.execution.facts import gather_facts
+from marin.execution.failures import FailureCategory, classify
+from marin.execution.fingerprint import canonical_payload, type_name
 from marin.execution.layout import MANIFEST_FILE, StepLayout
 from marin.execution.manifest import ManifestEntry
 from marin.execution.outcomes import Outcome, StepOutcome
 from marin.execution.records import ArtifactRecord, AttemptRecord, read_record
+from marin.execution.settings import RunnerSettings, Waiting
 from marin.execution.step_spec import RunPaths, StepKind, StepSpec
 from marin.execution.step_status import Status, StatusRecord, read_status, write_status
 from marin.execution.transaction import StepTransaction, close_success
-
-
-@dataclass(frozen=True)
-class RunnerSettings:
-    """How a runner behaves; the defaults are right outside of tests.
-
-    Attributes:
-        clock: Source of time.
-        lease_timeout_s: Seconds without a heartbeat after which another driver elsewhere is presumed dead.
-        heartbeat_s: Seconds between heartbeats.
-        poll_s: Seconds between looks at a step that another driver works on.
-        hook: Told about every durable write.
-    """
-
-    clock: Clock = field(default_factory=SystemClock)
-    lease_timeout_s: float = 90.0
-    heartbeat_s: float = 30.0
-    poll_s: float = 0.25
-    hook: BoundaryHook = no_hook
-
-
-@dataclass(frozen=True)
-class Waiting:
-    """Another driver works on the step.
-
-    Attributes:
-        holder: Who, in words.
-    """
-
-    holder: str
-
-
-@functools.cache
-def _environment() -> dict[str, Any]:
-    return dict(environment_report())
-
-
-def _short_environment() -> dict[str, Any]:
-    return {key: value for key, value in _environment().items() if key != "packages"}
-
-
-def _provenance(provenance: Provenance) -> dict[str, Any]:
-    data = dataclasses.asdict(provenance)
-    data["command_line"] = [redact_string(part) for part in provenance.command_line]
-    return data
-
-
-def unwrap_body(body: Any) -> Any:
-    """The author's function below job descriptions and adapters."""
-    while True:
-        inner = getattr(body, "fn", None) or getattr(body, "function", None) or getattr(body, "func", None)
-        if inner is None or not callable(inner):
-            return body
-        body = inner
-
-
-def code_digest(body: Any) -> str | None:
-    """Hash of the source file that defines a step's function, or None where there is none. Advisory: never identity."""
-    body = unwrap_body(body)
-    try:
-        target = getattr(body, "target", None)
-        if isinstance(target, str) and ":" in target:
-            # A function by name: its module is found, not imported.
-            found = importlib.util.find_spec(target.partition(":")[0])
-            path = found.origin if found is not None else None
-        else:
-            path = inspect.getsourcefile(body)
-        if path is None:
-            return None
-        with open(path, "rb") as file:
-            return hashlib.sha256(file.read()).hexdigest()
-    except (OSError, TypeError, ModuleNotFoundError):
-        return None
-
-
-def gather_facts(
-    spec: StepSpec, layout: StepLayout, status: StatusRecord | None, moved: Sequence[str] = ()
-) -> StepFacts:
-    """What the store says about a step: the record is read only when the status does not settle the recipe."""
-    if status is None or status.status is not Status.SUCCESS:
-        return StepFacts(status, False, moved_inputs=moved)
-    exists = os.path.isdir(layout.output_path)
-    if status.fingerprint == spec.fingerprint:
-        return StepFacts(status, exists, (), status.fingerprint, moved)
-    record = read_record(layout.output_path) if exists else None
-    if record is None or not record.fingerprint or record.fingerprint == spec.fingerprint:
-        return StepFacts(status, exists, (), "", moved)
-    lines = describe_drift(record.fingerprint_payload, spec.payload) if record.fingerprint_payload else []
-    drift = tuple(lines) or (f"fingerprint: {record.fingerprint} -> {spec.fingerprint}",)
-    return StepFacts(status, exists, drift, record.fingerprint, moved)
-
-
-def moved_inputs(layout: StepLayout, fresh: dict[str, str | None]) -> list[str]:
-    """Inputs of a committed output whose digest is now another than the one it read.
-
-    Args:
-        layout: The committed step.
-        fresh: Digest of each input built in this run, by path.
-    """
-    record = read_record(layout.output_path)
-    if record is None:
-        return []
-    rows = zip(record.deps, record.dep_paths, record.dep_digests, strict=False)
-    return [ref for ref, path, digest in rows if path in fresh and fresh[path] != digest]
 
 
 @dataclass
@@ -290,8 +189,8 @@ class StepExecution:
             region=marin_region(),
             pid=os.getpid(),
             inputs=self._inputs(),
-            environment=_short_environment(),
-            provenance=_provenance(launch_provenance()),
+            environment=short_environment(),
+            provenance=provenance_payload(launch_provenance()),
             retry_of=previous.attempt if previous is not None else None,
         )
 
@@ -371,7 +270,7 @@ class StepExecution:
                 resources=record.resources,
                 job_id=result.job_id,
                 log_tail=log_tail,
-                config_digest=record_config_digest(config),
+                config_digest=config_digest(config),
             )
         )
         self._finished_event(record)
@@ -425,7 +324,7 @@ class StepExecution:
             files=len(entries),
             bytes=sum(entry.size for entry in entries),
             code_digest=code_digest(self.spec.body) if self.spec.body is not None else None,
-            environment=_environment(),
+            environment=environment(),
             resources={
                 "requested": json_value(canonical_payload(requested)) if requested else None,
                 "used": result.resources,
@@ -566,33 +465,3 @@ class StepExecution:
         error = attempt.error or {}
         data = {"category": attempt.category, "type": error.get("type"), "signature": error.get("signature")}
         write_event(self.prefix, self._event("failed", attempt.attempt, data=data))
-
-
-def json_value(text: str) -> Any:
-    """The value of canonical JSON text."""
-    return json.loads(text)
-
-
-def record_config_digest(config: str | None) -> str:
-    """Hash of the config that ran."""
-    return hashlib.sha256(config.encode("utf-8")).hexdigest()[:32] if config else ""
-
-
-def error_payload(error: BaseException) -> dict[str, Any]:
-    """Type, message, traceback and signature of an exception, redacted.
-
-    For a failed job the exception that ended it is described, with the remote traceback.
-    """
-    remote_text = next(
-        (link.remote_traceback for link in causes(error) if getattr(link, "remote_traceback", None)), None
-    )
-    shown = error.__cause__ if remote_text and error.__cause__ is not None else error
-    text = "".join(traceback.format_exception(error))
-    if remote_text:
-        text = f"{remote_text}\n\nSeen by the driver as:\n{text}"
-    return {
-        "type": f"{type(shown).__module__}.{type(shown).__qualname__}",
-        "message": redact_string(str(shown))[:4_000],
-        "traceback": redact_string(text)[-32_768:],
-        "signature": error_signature(shown),
-    }

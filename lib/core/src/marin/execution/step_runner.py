@@ -1,13 +1,14 @@
 """Running a graph: find the least that has to run, then run it in order, several steps at a time.
 
-From the wanted steps downwards, a step whose output can be served ends the walk: its inputs are not even looked at. What is
-left runs as soon as its inputs are there, in a pool of threads. A step that another driver works on does not occupy a
-thread; it is tried again until that driver is done, and its result is then served. One failure leaves independent branches
-alone.
+From the wanted steps downwards, a step whose output can be served ends the walk: its inputs are not even looked at.
+What is left runs as soon as its inputs are there, in a pool of threads. A step that another driver works on does not
+occupy a thread; it is tried again until that driver is done, and its result is then served. One failure leaves
+independent branches alone.
 """
 
 import concurrent.futures
 import contextvars
+import dataclasses
 import os
 import threading
 from collections.abc import Sequence
@@ -21,13 +22,15 @@ from marin.execution._files import check_store
 from marin.execution.attempts import is_closed, new_id, utc_text
 from marin.execution.decision import Action, Decision, Reason, ReasonKind, decide
 from marin.execution.events import LedgerEvent, write_event
+from marin.execution.facts import gather_facts, moved_inputs
 from marin.execution.failures import classify
 from marin.execution.graph import StepGraph, plan_graph
 from marin.execution.layout import StepLayout
 from marin.execution.outcomes import Outcome, RunSummary, StepOutcome
 from marin.execution.records import read_record
 from marin.execution.reporter import QuietReporter, RunReporter
-from marin.execution.step_execution import RunnerSettings, StepExecution, Waiting, gather_facts, moved_inputs
+from marin.execution.settings import RunnerSettings, Waiting
+from marin.execution.step_execution import StepExecution
 from marin.execution.step_spec import StepKind, StepSpec
 from marin.execution.step_status import StatusRecord, read_status
 from marin.execution.versions import VersionKind
@@ -422,6 +425,8 @@ class StepRunner:
                 self._reporter.step_waiting(spec.label, waiting.holder)
 
     def _settle(self, spec: StepSpec, outcome: StepOutcome) -> None:
+        if spec in self._allowed and not outcome.allowed:
+            outcome = dataclasses.replace(outcome, allowed=True)
         self._outcomes[spec] = outcome
         for dependent in self._dependents().get(spec, ()):
             if dependent in self._nodes:
@@ -435,7 +440,6 @@ class StepRunner:
         return self._dependents_cache
 
     def _plain(self, spec: StepSpec, outcome: Outcome, reasons: tuple[Reason, ...], **values: object) -> StepOutcome:
-        values.setdefault("allowed", spec in self._allowed)
         return StepOutcome(
             step=spec.label,
             name=spec.name,

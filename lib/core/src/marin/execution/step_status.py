@@ -1,7 +1,8 @@
 """The status of a step: one token that any tool can read, and a line of JSON that says which attempt wrote it.
 
-``RUNNING`` alone says nothing about life: whether somebody works on the step is the lease's business. ``SUCCESS`` is the last
-word of a commit; a reader that sees it may rely on data, manifest and record, and a reader that does not must not.
+``RUNNING`` alone says nothing about life: whether somebody works on the step is the lease's business. ``SUCCESS`` is
+the last word of a commit; a reader that sees it may rely on data, manifest and record, and a reader that does not
+must not.
 """
 
 import dataclasses
@@ -56,7 +57,8 @@ class StatusRecord:
 def parse_status(path: str, text: str) -> StatusRecord:
     """Read any form of the status file.
 
-    Forms: a token, then optionally one line of JSON; the old log of JSON lines, whose last ``status`` counts; otherwise the
+    Forms: a token, then optionally one line of JSON; the old log of JSON lines, whose last ``status`` counts;
+        otherwise the
     last line that is not empty.
 
     Raises:

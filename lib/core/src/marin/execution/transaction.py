@@ -1,9 +1,9 @@
 """The commit of one output: staged, hashed, recorded, renamed; and what the next owner does after a crash.
 
 Order of durable writes: data files, ``.manifest.jsonl``, ``.artifact.json``, the rename, status ``SUCCESS``, the closed
-attempt, the ledger event. Everything before the rename happens in a staging folder that carries the lease's epoch in its
-name. A new owner first takes every older staging folder away, so a driver that lost its lease has nothing left to rename: the
-fence holds even when that driver sleeps through its own checks.
+attempt, the ledger event. Everything before the rename happens in a staging folder that carries the lease's epoch in
+its name. A new owner first takes every older staging folder away, so a driver that lost its lease has nothing left to
+rename: the fence holds even when that driver sleeps through its own checks.
 """
 
 import dataclasses

@@ -5,14 +5,14 @@ A version is part of the address ``name@version``, and its *kind* says what the 
 =========== ============================== ====================================================================
 kind        written as                     promise
 =========== ============================== ====================================================================
-fixed       ``2026.12.01``, ``2026.12.01.2`` the output never changes; a changed recipe is reported and the old output served
-mutable     ``dev``, ``lr-sweep-dev``      rebuilt on every run; nothing fixed may depend on it
-derived     ``auto``, ``small-auto``       the version *is* the recipe: the fingerprint is appended, so a changed literal
+fixed       ``2026.12.01``, ``2026.12.01.2`` the output never changes; a changed recipe is reported and the old output
+served mutable     ``dev``, ``lr-sweep-dev``      rebuilt on every run; nothing fixed may depend on it derived
+``auto``, ``small-auto``       the version *is* the recipe: the fingerprint is appended, so a changed literal
                                            gets a new address, and so does everything that reads it; old results stay
 =========== ============================== ====================================================================
 """
 
-import datetime
+import datetime as dt
 import re
 from enum import StrEnum
 
@@ -54,7 +54,7 @@ def version_kind(version: str, *, step: str = "") -> VersionKind:
         raise InvalidVersionError(step, repr(version), "is not a string")
     if dated := _DATED.fullmatch(version):
         try:
-            datetime.date(int(dated[1]), int(dated[2]), int(dated[3]))
+            dt.date(int(dated[1]), int(dated[2]), int(dated[3]))
         except ValueError as error:
             raise InvalidVersionError(step, version, f"is not a real date ({error})") from None
         return VersionKind.FIXED

@@ -1,0 +1,79 @@
+"""Tables and pages of text for the terminal."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from marin.ledger.failure_groups import FailureGroup
+from marin.ledger.ledger import StepEntry
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Columns, left-aligned, two blanks apart.
+
+    Example:
+        >>> print(table(["a", "b"], [["1", "2"]]))
+        a  b
+        1  2
+    """
+    lines = [list(header), *(list(row) for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def step_rows(entries: Iterable[StepEntry]) -> list[list[str]]:
+    """Rows of ``marin ls``."""
+    rows = []
+    for entry in entries:
+        status = entry.status
+        state = entry.state + (f" ({status.category})" if status is not None and status.category else "")
+        at = status.at[:19] + "Z" if status is not None and status.at else "-"
+        digest = (status.content_digest or "-")[:16] if status is not None else "-"
+        rows.append([entry.label, state, at, digest])
+    return rows
+
+
+def show_lines(details: dict[str, Any]) -> list[str]:
+    """The page of ``marin show``."""
+    lines = [f"{details['step']}  {details['status']}", f"  path      {details['path']}"]
+    record = details["record"]
+    if record is not None:
+        used = (record["resources"] or {}).get("used", {})
+        lines += [
+            f"  made      {record['created_at']} in {record['seconds']:.2f} s by attempt {record['attempt'] or '-'}",
+            f"  content   {record['content_digest'] or '-'} ({record['files']} files, {record['bytes']} bytes)",
+            f"  recipe    {record['fingerprint'] or '-'}",
+            f"  code      {record['provenance'].get('base_commit') or '-'}, file {(record['code_digest'] or '-')[:16]}",
+            f"  used      {used.get('cpu_s', '-')} CPU s, {(used.get('ram_peak') or 0) / 2**20:.0f} MiB peak",
+            f"  result    {record['result']}",
+        ]
+        for dep, digest in zip(record["deps"], record["dep_digests"], strict=False):
+            lines.append(f"  reads     {dep}  {(digest or 'no digest')[:16]}")
+    lines.append(f"  attempts  {len(details['attempts'])}")
+    for attempt in details["attempts"]:
+        seconds = f"{attempt['seconds']:.2f} s" if attempt["seconds"] is not None else "-"
+        text = f"    {attempt['attempt']}  epoch {attempt['epoch']}  {attempt['status']}  {seconds}"
+        if attempt["error"]:
+            message = str(attempt["error"].get("message", "")).split("\n", 1)[0]
+            text += f"  {attempt['category']}: {attempt['error'].get('type', '')}: {message}"
+        lines.append(text)
+    return lines
+
+
+def failure_lines(groups: Sequence[FailureGroup], *, traceback: bool) -> list[str]:
+    """The page of ``marin failures``."""
+    if not groups:
+        return ["no failures on record"]
+    lines = []
+    for group in groups:
+        lines.append(f"{len(group.attempts)} x {group.category}  {group.error_type}  [{group.signature}]")
+        first_line = group.message.split("\n", 1)[0]
+        if first_line:
+            lines.append(f"    {first_line}")
+        for attempt in group.attempts[-5:]:
+            lines.append(f"    {attempt.started_at[:19]}Z  {attempt.step}  attempt {attempt.attempt}")
+        if traceback:
+            text = (group.attempts[-1].error or {}).get("traceback", "")
+            lines += [f"    | {line}" for line in text.splitlines()]
+    return lines

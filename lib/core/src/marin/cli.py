@@ -1,0 +1,204 @@
+"""``marin``: run experiments and ask the ledger. A room is imported only when its command runs.
+
+Exit codes: 0 everything is there, 1 a step failed, 2 usage or bad input, 3 the plan was refused.
+"""
+
+import json
+import sys
+from typing import Any
+
+import click
+
+from marin._cli.problems import print_error, reported
+
+_PREFIX = click.option("--prefix", metavar="P", help="Root of the store [MARIN_PREFIX or ./marin_store].")
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
+
+
+def _echo_json(value: Any) -> None:
+    click.echo(json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False))
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="marin-core", prog_name="marin")
+def marin() -> None:
+    """Run experiments whose every step is on record, and ask what happened and why."""
+
+
+class _RunCommand(click.Command):
+    """Keeps everything after ``--`` for the script, and prints the script's own options with ``-- --help``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Split at ``--``."""
+        own = []
+        if "--" in args:
+            cut = args.index("--")
+            args, own = args[:cut], args[cut + 1 :]
+        ctx.obj = own
+        return super().parse_args(ctx, args)
+
+
+def _run_command() -> click.Command:
+    """Made on demand: its options live in a module that loads the engine."""
+    from marin.experiment.cli import run_options
+
+    params: list[click.Parameter] = [click.Argument(["script"]), *run_options()]
+    help_text = """Bring the steps of SCRIPT up to date.
+
+    SCRIPT is a Python file with `main = experiment_main(build)`. Options of the script itself go after `--`.
+
+    \b
+    Examples:
+      marin run experiments/tutorials/train_tiny_model_cpu.py
+      marin run train.py --plan
+      marin run train.py --force tokens --max-concurrent 2
+      marin run train.py --json -- --data path:corpus/*.jsonl
+    """
+    return _RunCommand(
+        "run", params=params, callback=_run, help=help_text, short_help="Bring a script's steps up to date."
+    )
+
+
+def _run(script: str, **values: Any) -> None:
+    from marin._cli.scripts import load_script
+    from marin.errors import ScriptError
+    from marin.experiment.cli import Experiment, request_from
+
+    own = click.get_current_context().obj or []
+    with reported():
+        request = request_from(values)
+        experiment = getattr(load_script(script), "main", None)
+        if not isinstance(experiment, Experiment):
+            raise ScriptError(script, "it has no experiment named 'main'")
+        options, _ = experiment.parse(own, with_run_options=False)
+        code = experiment.execute(options, request)
+    sys.exit(code)
+
+
+@marin.command()
+@_PREFIX
+@_JSON
+@click.argument("pattern", required=False)
+def ls(prefix: str | None, as_json: bool, pattern: str | None) -> None:
+    """List the steps of a store, optionally those whose NAME@VERSION contains PATTERN.
+
+    \b
+    Examples:
+      marin ls
+      marin ls tokens --json
+    """
+    from marin._cli.tables import step_rows, table
+    from marin.ledger.ledger import Ledger
+
+    with reported():
+        ledger = Ledger(prefix)
+        entries = [entry for entry in ledger.steps() if not pattern or pattern in entry.label]
+        if as_json:
+            _echo_json(
+                [
+                    {
+                        "step": entry.label,
+                        "name": entry.name,
+                        "version": entry.version,
+                        "status": entry.state,
+                        "path": entry.path,
+                        "at": entry.status.at if entry.status is not None else "",
+                        "content_digest": entry.status.content_digest if entry.status is not None else None,
+                    }
+                    for entry in entries
+                ]
+            )
+        else:
+            click.echo(table(["step", "status", "at", "content"], step_rows(entries)))
+
+
+@marin.command()
+@_PREFIX
+@_JSON
+@click.argument("step")
+def show(prefix: str | None, as_json: bool, step: str) -> None:
+    """Show one step, NAME@VERSION: its record, its inputs, its files and every attempt.
+
+    \b
+    Examples:
+      marin show tokens@auto
+      marin show model@2026.12.01 --json
+    """
+    from marin._cli.tables import show_lines
+    from marin.ledger.ledger import Ledger, split_reference
+
+    with reported():
+        details = Ledger(prefix).show(*split_reference(step))
+        if as_json:
+            _echo_json(details)
+        else:
+            click.echo("\n".join(show_lines(details)))
+
+
+@marin.command()
+@_PREFIX
+@_JSON
+@click.argument("step")
+def why(prefix: str | None, as_json: bool, step: str) -> None:
+    """Say why NAME@VERSION ran, was served, failed or is missing.
+
+    \b
+    Examples:
+      marin why tokens@auto
+      marin why model@2026.12.01 --json
+    """
+    from marin.ledger.ledger import Ledger, split_reference
+
+    with reported():
+        explanation = Ledger(prefix).why(*split_reference(step))
+        if as_json:
+            _echo_json(explanation.to_json())
+        else:
+            click.echo(explanation.paragraph)
+
+
+@marin.command()
+@_PREFIX
+@_JSON
+@click.option("--category", metavar="C", help="Only this category, such as diverged or oom.")
+@click.option("--traceback", is_flag=True, help="Also print the traceback of the latest of each group.")
+def failures(prefix: str | None, as_json: bool, category: str | None, traceback: bool) -> None:
+    """List failed attempts, grouped by category and by what failed. Nothing is ever removed from this list.
+
+    \b
+    Examples:
+      marin failures
+      marin failures --category diverged --json
+    """
+    from marin._cli.tables import failure_lines
+    from marin.ledger.ledger import Ledger
+
+    with reported():
+        groups = [group for group in Ledger(prefix).failures() if not category or group.category == category]
+        if as_json:
+            _echo_json([group.to_json() for group in groups])
+        else:
+            click.echo("\n".join(failure_lines(groups, traceback=traceback)))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Entry point of the ``marin`` command.
+
+    Raises:
+        SystemExit: With 0, 1, 2 or 3.
+    """
+    marin.add_command(_run_command())
+    try:
+        marin.main(args=arguments, prog_name="marin", standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    except click.Abort:
+        sys.exit(130)
+    except click.ClickException as error:
+        print_error(error.format_message(), f"Try '{_usage_help(error)}'.")
+        sys.exit(2)
+
+
+def _usage_help(error: click.ClickException) -> str:
+    context = getattr(error, "ctx", None)
+    return f"{context.command_path} --help" if context is not None else "marin --help"

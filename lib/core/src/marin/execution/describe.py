@@ -1,0 +1,95 @@
+"""What goes into records beside the result: environment, provenance, code, errors.
+
+Everything that may hold a secret (command lines, messages, tracebacks) is redacted here, before it reaches a file.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import importlib.util
+import inspect
+import json
+import traceback
+from typing import Any
+
+from rigging.provenance import Provenance, environment_report
+from rigging.redaction import redact_string
+
+from marin.execution.failures import causes, error_signature
+from marin.execution.fingerprint import type_name
+
+
+@functools.cache
+def environment() -> dict[str, Any]:
+    """The machine and the packages, once per process."""
+    return dict(environment_report())
+
+
+def short_environment() -> dict[str, Any]:
+    """The environment without the list of packages, for attempts."""
+    return {key: value for key, value in environment().items() if key != "packages"}
+
+
+def provenance_payload(provenance: Provenance) -> dict[str, Any]:
+    """Provenance as JSON, with the command line redacted."""
+    data: dict[str, Any] = dataclasses.asdict(provenance)
+    data["command_line"] = [redact_string(part) for part in provenance.command_line]
+    return data
+
+
+def unwrap_body(body: Any) -> Any:
+    """The author's function below job descriptions and adapters."""
+    while True:
+        inner = getattr(body, "fn", None) or getattr(body, "function", None) or getattr(body, "func", None)
+        if inner is None or not callable(inner):
+            return body
+        body = inner
+
+
+def code_digest(body: Any) -> str | None:
+    """Hash of the source file that defines a step's function, or None where there is none. Advisory: never identity."""
+    body = unwrap_body(body)
+    try:
+        target = getattr(body, "target", None)
+        if isinstance(target, str) and ":" in target:
+            # A function by name: its module is found, not imported.
+            found = importlib.util.find_spec(target.partition(":")[0])
+            path = found.origin if found is not None else None
+        else:
+            path = inspect.getsourcefile(body)
+        if path is None:
+            return None
+        with open(path, "rb") as file:
+            return hashlib.sha256(file.read()).hexdigest()
+    except (OSError, TypeError, ModuleNotFoundError):
+        return None
+
+
+def json_value(text: str) -> Any:
+    """The value of canonical JSON text."""
+    return json.loads(text)
+
+
+def config_digest(config: str | None) -> str:
+    """Hash of the config that ran."""
+    return hashlib.sha256(config.encode("utf-8")).hexdigest()[:32] if config else ""
+
+
+def error_payload(error: BaseException) -> dict[str, Any]:
+    """Type, message, traceback and signature of an exception, redacted.
+
+    For a failed job the exception that ended it is described, with the remote traceback.
+    """
+    remote_text = next(
+        (link.remote_traceback for link in causes(error) if getattr(link, "remote_traceback", None)), None
+    )
+    shown = error.__cause__ if remote_text and error.__cause__ is not None else error
+    text = "".join(traceback.format_exception(error))
+    if remote_text:
+        text = f"{remote_text}\n\nSeen by the driver as:\n{text}"
+    return {
+        "type": type_name(type(shown)),
+        "message": redact_string(str(shown))[:4_000],
+        "traceback": redact_string(text)[-32_768:],
+        "signature": error_signature(shown),
+    }

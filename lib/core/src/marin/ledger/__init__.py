@@ -1,0 +1,36 @@
+"""What happened in a store and why: records, attempts, failures and events, read without a server.
+
+Example:
+    >>> import tempfile
+    >>> Ledger(tempfile.mkdtemp()).records()
+    []
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from marin.ledger.explanation import Explanation
+    from marin.ledger.failure_groups import FailureGroup
+    from marin.ledger.ledger import Ledger, StepEntry
+
+_EXPORTS = {
+    "Explanation": "marin.ledger.explanation",
+    "FailureGroup": "marin.ledger.failure_groups",
+    "Ledger": "marin.ledger.ledger",
+    "StepEntry": "marin.ledger.ledger",
+}
+
+__all__ = ["Explanation", "FailureGroup", "Ledger", "StepEntry"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _EXPORTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_EXPORTS[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
