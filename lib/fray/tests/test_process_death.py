@@ -151,7 +151,8 @@ class Actor:
 if __name__ == "__main__":
     client = LocalClient()
     job = client.submit(JobRequest("outer", Entrypoint.from_callable(outer)))
-    command = client.submit(JobRequest("cmd", Entrypoint.from_binary("sh", ["-c", "sleep 600 & echo $!; echo $$; wait"])))
+    entry = Entrypoint.from_binary("sh", ["-c", "sleep 600 & echo $!; echo $$; wait"])
+    command = client.submit(JobRequest("cmd", entry))
     actor = client.create_actor(Actor, name="actor")
     pids = {actor.pid()}
     while len(pids) < 7:

@@ -50,7 +50,7 @@ _PATTERNS = (
     re.compile(r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"),
 )
 _ASSIGNMENT = re.compile(
-    r"(?P<key>[A-Za-z_][A-Za-z0-9_.-]{0,80})(?P<sep>\s*[=:]\s*(?:Bearer\s+)?)(?P<value>[^\s\"',;&\[\]]+)"
+    r"(?P<key>[A-Za-z_][A-Za-z0-9_.-]{0,80})(?P<sep>\s*[=:]\s*(?>(?:Bearer\s+)?))(?P<value>[^\s\"',;&\[\]]+)"
 )
 _KEY_RUN = re.compile(r"[A-Za-z0-9+/_=-]{32,}")
 _KEY_ALPHABET = re.compile(r"[A-Za-z0-9+/_=.-]+")

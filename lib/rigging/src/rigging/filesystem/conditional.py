@@ -177,7 +177,7 @@ class LocalConditionalObject:
 
     def _acquire_lock(self) -> int:
         start_s = time.monotonic()
-        pause_s = 0.0005
+        pause_s = 0.0002
         while True:
             descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             try:
@@ -194,7 +194,7 @@ class LocalConditionalObject:
                 raise
             os.close(descriptor)
             time.sleep(pause_s)
-            pause_s = min(pause_s * 1.5, 0.02)
+            pause_s = min(pause_s * 1.5, 0.005)
 
 
 def _version(data: bytes, mtime_ns: int) -> str:
