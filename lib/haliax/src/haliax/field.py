@@ -1,11 +1,10 @@
 """`hax.field`: an Equinox field that remembers the axis names of a raw array."""
 
-import sys
-import types
 from typing import Any
 
 import equinox as eqx
 
+from haliax._callable import callable_module
 from haliax.errors import AxisSpecError
 
 AXIS_NAMES = "axis_names"
@@ -34,11 +33,4 @@ def field(
     return eqx.field(static=static, **kwargs)
 
 
-class _CallableModule(types.ModuleType):
-    """`haliax.field` is this module and also the function: calling it calls the function of the same name."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return field(*args, **kwargs)
-
-
-sys.modules[__name__].__class__ = _CallableModule
+callable_module(__name__, field)

@@ -4,7 +4,7 @@ from haliax._ops.checkpoint import (
     ScanCheckpointPolicy,
     ScanCheckpointSpec,
 )
-from haliax._ops.loops import fold, map, scan, vmap
+from haliax._ops.loops import fold, map, scan, vmap  # noqa: A004
 
 __all__ = [
     "ScanCheckpointPolicy",

@@ -10,7 +10,7 @@ from haliax._array.named import NamedArray, bind, freeze, intern_names, require_
 from haliax._array.plan import check_same_sizes
 from haliax._array.sharding import auto_sharded, out_sharding_for
 from haliax._axis.order import check_partial_sizes, solve_order
-from haliax._axis.types import AxisSelection, PartialAxisSpec, names_of, pairs
+from haliax._axis.types import PartialAxisSpec, names_of, pairs
 from haliax._ops.contract import contract
 from haliax.errors import AxisNotFoundError, AxisSizeMismatchError, AxisSpecError, format_axes, show
 
@@ -59,7 +59,7 @@ def _dot_plan(
 
 def dot(
     *arrays: Any,
-    axis: AxisSelection | None | Any = ...,
+    axis: Any = ...,
     precision: Any = None,
     preferred_element_type: Any = None,
     out_axes: PartialAxisSpec | None = None,

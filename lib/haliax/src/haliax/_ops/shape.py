@@ -239,7 +239,7 @@ def split(a: NamedArray, axis: AxisSelector, new_axes: Sequence[Axis]) -> list[N
         )
     out, start = [], 0
     for n in new:
-        names = a.names[:index] + (n.name,) + a.names[index + 1 :]
+        names = (*a.names[:index], n.name, *a.names[index + 1 :])
         reject_duplicates("split", names, names)
         piece = jax.lax.slice_in_dim(jnp.asarray(a.array), start, start + n.size, axis=index)
         out.append(wrap(piece, intern_names(names)))

@@ -9,13 +9,19 @@ if TYPE_CHECKING:
     )
     from haliax.nn import (
         activations,
+        array_stacked,
         attention,
+        conv,
+        dropout,
         embedding,
         linear,
         loss,
         mlp,
         mup,
         normalization,
+        one_hot,
+        pool,
+        ragged_dot,
         scan,
     )
     from haliax.nn.activations import (
@@ -40,6 +46,9 @@ if TYPE_CHECKING:
         softplus,
         swish,
     )
+    from haliax.nn.array_stacked import (
+        ArrayStacked,
+    )
     from haliax.nn.attention import (
         alibi_attention_bias,
         causal_mask,
@@ -51,6 +60,10 @@ if TYPE_CHECKING:
         mask_to_bias,
         prefix_lm_mask,
     )
+    from haliax.nn.conv import (
+        Conv,
+        ConvTranspose,
+    )
     from haliax.nn.dot_general import (
         DefaultDotGeneralOp,
         DotGeneralOp,
@@ -58,7 +71,6 @@ if TYPE_CHECKING:
     from haliax.nn.dropout import (
         Dropout,
         DropoutKeyError,
-        dropout,
     )
     from haliax.nn.embedding import (
         Embedding,
@@ -89,8 +101,10 @@ if TYPE_CHECKING:
         softmax,
         standardize,
     )
-    from haliax.nn.one_hot import (
-        one_hot,
+    from haliax.nn.pool import (
+        max_pool,
+        mean_pool,
+        min_pool,
     )
     from haliax.nn.scan import (
         BlockFoldable,
@@ -98,10 +112,16 @@ if TYPE_CHECKING:
         Layers,
         Stacked,
     )
+    from haliax.nn.storage_order import (
+        StorageOrderDotGeneral,
+    )
 
 _EXPORTS: dict[str, str] = {
+    "ArrayStacked": "haliax.nn.array_stacked:ArrayStacked",
     "BlockFoldable": "haliax.nn.scan:BlockFoldable",
     "BlockSeq": "haliax.nn.scan:BlockSeq",
+    "Conv": "haliax.nn.conv:Conv",
+    "ConvTranspose": "haliax.nn.conv:ConvTranspose",
     "DefaultDotGeneralOp": "haliax.nn.dot_general:DefaultDotGeneralOp",
     "DotGeneralOp": "haliax.nn.dot_general:DotGeneralOp",
     "Dropout": "haliax.nn.dropout:Dropout",
@@ -117,6 +137,7 @@ _EXPORTS: dict[str, str] = {
     "RmsNorm": "haliax.nn.normalization:RmsNorm",
     "ScanCheckpointPolicy": "haliax.hof:ScanCheckpointPolicy",
     "Stacked": "haliax.nn.scan:Stacked",
+    "StorageOrderDotGeneral": "haliax.nn.storage_order:StorageOrderDotGeneral",
     "alibi_attention_bias": "haliax.nn.attention:alibi_attention_bias",
     "binary_cross_entropy_loss": "haliax.nn.loss:binary_cross_entropy_loss",
     "causal_mask": "haliax.nn.attention:causal_mask",
@@ -127,7 +148,6 @@ _EXPORTS: dict[str, str] = {
     "cross_entropy_loss_and_log_normalizers": "haliax.nn.loss:cross_entropy_loss_and_log_normalizers",
     "dot_product_attention": "haliax.nn.attention:dot_product_attention",
     "dot_product_attention_weights": "haliax.nn.attention:dot_product_attention_weights",
-    "dropout": "haliax.nn.dropout:dropout",
     "elu": "haliax.nn.activations:elu",
     "forgetful_causal_mask": "haliax.nn.attention:forgetful_causal_mask",
     "gelu": "haliax.nn.activations:gelu",
@@ -141,7 +161,9 @@ _EXPORTS: dict[str, str] = {
     "log_softmax": "haliax.nn.normalization:log_softmax",
     "logsumexp": "haliax.nn.normalization:logsumexp",
     "mask_to_bias": "haliax.nn.attention:mask_to_bias",
-    "one_hot": "haliax.nn.one_hot:one_hot",
+    "max_pool": "haliax.nn.pool:max_pool",
+    "mean_pool": "haliax.nn.pool:mean_pool",
+    "min_pool": "haliax.nn.pool:min_pool",
     "perplexity": "haliax.nn.loss:perplexity",
     "prefix_lm_mask": "haliax.nn.attention:prefix_lm_mask",
     "quick_gelu": "haliax.nn.activations:quick_gelu",
@@ -161,20 +183,29 @@ _EXPORTS: dict[str, str] = {
 _SUBMODULES = frozenset(
     {
         "activations",
+        "array_stacked",
         "attention",
+        "conv",
+        "dropout",
         "embedding",
         "linear",
         "loss",
         "mlp",
         "mup",
         "normalization",
+        "one_hot",
+        "pool",
+        "ragged_dot",
         "scan",
     }
 )
 
 __all__ = [
+    "ArrayStacked",
     "BlockFoldable",
     "BlockSeq",
+    "Conv",
+    "ConvTranspose",
     "DefaultDotGeneralOp",
     "DotGeneralOp",
     "Dropout",
@@ -190,14 +221,17 @@ __all__ = [
     "RmsNorm",
     "ScanCheckpointPolicy",
     "Stacked",
+    "StorageOrderDotGeneral",
     "activations",
     "alibi_attention_bias",
+    "array_stacked",
     "attention",
     "binary_cross_entropy_loss",
     "causal_mask",
     "celu",
     "combine_masks_and",
     "combine_masks_or",
+    "conv",
     "cross_entropy_loss",
     "cross_entropy_loss_and_log_normalizers",
     "dot_product_attention",
@@ -219,13 +253,18 @@ __all__ = [
     "logsumexp",
     "loss",
     "mask_to_bias",
+    "max_pool",
+    "mean_pool",
+    "min_pool",
     "mlp",
     "mup",
     "normalization",
     "one_hot",
     "perplexity",
+    "pool",
     "prefix_lm_mask",
     "quick_gelu",
+    "ragged_dot",
     "reduce_loss",
     "relu",
     "relu6",

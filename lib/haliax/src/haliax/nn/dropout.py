@@ -8,6 +8,7 @@ import jax.random as jrandom
 
 from haliax._array.named import NamedArray, wrap
 from haliax._axis.types import AxisSelection, names_of
+from haliax._callable import callable_module
 from haliax.errors import HaliaxError
 
 
@@ -73,3 +74,6 @@ class Dropout(eqx.Module):
     def is_active(self) -> bool:
         """Whether a call would drop anything."""
         return not self.inference and self.pdrop > 0
+
+
+callable_module(__name__, dropout)

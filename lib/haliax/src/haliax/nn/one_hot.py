@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from haliax._array.named import NamedArray, intern_names, wrap
 from haliax._array.sharding import auto_sharded
 from haliax._axis.types import Axis
+from haliax._callable import callable_module
 from haliax.errors import AxisCollisionError, AxisSpecError
 
 
@@ -33,3 +34,6 @@ def one_hot(x: Any, class_axis: Axis, *, dtype: Any = None) -> NamedArray:
             raise AxisSpecError(f"one_hot: x={x}; expected -{class_axis.size} <= x < {class_axis.size} ({class_axis}).")
         x %= class_axis.size
     return auto_sharded(wrap(jnn.one_hot(x, class_axis.size, dtype=kind), intern_names((class_axis.name,))))
+
+
+callable_module(__name__, one_hot)
