@@ -10,10 +10,10 @@ import shutil
 from collections.abc import Iterator
 from typing import IO, Any
 
-import fsspec
 import zstandard
 from isal import isal_zlib
 
+from zephyr._adapters import remote
 from zephyr._paths import is_remote, local_path
 from zephyr.errors import CorruptInputError, MissingInputError, OutputError
 
@@ -25,12 +25,6 @@ _GZIP_LEVEL = 1
 _GzipError: Any = isal_zlib.error
 
 
-def open_url(path: str, mode: str) -> Any:
-    """Open an fsspec URL."""
-    opened: Any = fsspec.open(path, mode)
-    return opened.open()
-
-
 def open_input(path: str) -> IO[bytes]:
     """Open a file or fsspec URL for reading.
 
@@ -39,7 +33,7 @@ def open_input(path: str) -> IO[bytes]:
     """
     try:
         if is_remote(path):
-            return open_url(path, "rb")
+            return remote.open_url(path, "rb")
         return open(local_path(path), "rb", buffering=0)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise MissingInputError(path) from error
@@ -157,7 +151,7 @@ class StagedFile:
 
     def _open(self) -> Any:
         if is_remote(self.path):
-            return open_url(self.path, "wb")
+            return remote.open_url(self.path, "wb")
         plain = local_path(self.path)
         os.makedirs(os.path.dirname(plain) or ".", exist_ok=True)
         return open(plain, "wb", buffering=0)
@@ -198,9 +192,7 @@ class StagedFile:
 def remove_file(path: str) -> None:
     """Remove a file if it is there."""
     if is_remote(path):
-        fs, plain = fsspec.core.url_to_fs(path)
-        if fs.exists(plain):
-            fs.rm_file(plain)
+        remote.remove(path)
         return
     try:
         os.unlink(local_path(path))
@@ -221,8 +213,7 @@ def publish(staged: str, target: str) -> None:
     """
     try:
         if is_remote(target):
-            fs, plain = fsspec.core.url_to_fs(target)
-            fs.mv(fsspec.core.url_to_fs(staged)[1], plain)
+            remote.move(staged, target)
         else:
             os.replace(local_path(staged), local_path(target))
     except OSError as error:

@@ -19,11 +19,11 @@ from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 from typing import Any
 
 import cloudpickle
-import fsspec
 import pyarrow as pa
 import xxhash
 
-from zephyr._files import open_input, open_url
+from zephyr._adapters import remote
+from zephyr._files import open_input
 from zephyr._paths import is_remote, local_path
 from zephyr._task import BlockRef, TaskReport, dump_block
 from zephyr.expr import Expr
@@ -117,8 +117,7 @@ def _item_digest(item: Any) -> str:
 def file_digest(path: str) -> str:
     """Content digest of a local file; for a remote one, what its store says identifies the content."""
     if is_remote(path):
-        fs, plain = fsspec.core.url_to_fs(path)
-        return str(fs.ukey(plain))
+        return remote.content_identity(path)
     digest = xxhash.xxh3_128()
     with open_input(path) as stream:
         while chunk := stream.read(_CHUNK):
@@ -228,7 +227,7 @@ def write_note(path: str, lineage: str) -> None:
     text = json.dumps({"digest": file_digest(path), "lineage": lineage, "version": _VERSION}, sort_keys=True) + "\n"
     note = note_path(path)
     if is_remote(note):
-        with open_url(note, "w") as stream:
+        with remote.open_url(note, "w") as stream:
             stream.write(text)
         return
     temporary = local_path(note) + ".tmp"
@@ -239,8 +238,7 @@ def write_note(path: str, lineage: str) -> None:
 
 def _exists(path: str) -> bool:
     if is_remote(path):
-        fs, plain = fsspec.core.url_to_fs(path)
-        return bool(fs.exists(plain))
+        return remote.exists(path)
     return os.path.isfile(local_path(path))
 
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-import fsspec
-
+from zephyr._adapters import remote
 from zephyr._ops import PathPattern
 from zephyr.errors import DatasetError, NoInputFilesError, PlanError
 
@@ -83,7 +82,7 @@ def resolve_glob(patterns: Sequence[str], *, empty_glob_ok: bool = False) -> lis
         matched: dict[str, int] = {}
         for alternative in expand_braces(collapse_slashes(pattern)):
             matched.update(
-                _list_remote(alternative) if is_remote(alternative) else _list_local(local_path(alternative))
+                remote.list_files(alternative) if is_remote(alternative) else _list_local(local_path(alternative))
             )
         if not matched and not empty_glob_ok:
             raise NoInputFilesError(pattern)
@@ -94,15 +93,6 @@ def resolve_glob(patterns: Sequence[str], *, empty_glob_ok: bool = False) -> lis
 def _list_local(pattern: str) -> dict[str, int]:
     names = glob.glob(pattern, recursive=True) if glob.has_magic(pattern) else [pattern]
     return {name: os.path.getsize(name) for name in names if os.path.isfile(name)}
-
-
-def _list_remote(pattern: str) -> dict[str, int]:
-    fs, plain = fsspec.core.url_to_fs(pattern)
-    if glob.has_magic(plain):
-        listed = fs.glob(plain, detail=True)
-    else:
-        listed = {plain: fs.info(plain)} if fs.isfile(plain) else {}
-    return {fs.unstrip_protocol(name): info["size"] for name, info in listed.items() if info["type"] == "file"}
 
 
 def base_name(path: str) -> str:

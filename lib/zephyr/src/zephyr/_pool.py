@@ -1,9 +1,12 @@
 """A pool of workers on fray: one actor process each, driven by one thread each.
 
 A thread hands its worker one attempt at a time and waits for the answer, so nobody polls. A dead process shows as
-`ActorUnavailableError`: the thread reports the loss, brings a replacement, and reports that it joined.
+`ActorUnavailableError`: the thread reports the loss and then that the worker joined, since fray starts a fresh process
+under the same name. Only a process that ended by itself without an error is not started again by fray; then the pool
+makes a new actor.
 """
 
+import contextlib
 import logging
 import queue
 import threading
@@ -16,9 +19,12 @@ from rigging.resources import ResourceConfig
 from zephyr._driver import event_of
 from zephyr._task import TaskSettings, TaskSpec
 from zephyr.coordinator import Event, WorkerJoined, WorkerLost
+from zephyr.errors import WorkersLostError
 from zephyr.worker import ZephyrWorker
 
 logger = logging.getLogger(__name__)
+
+_RESTARTS = 1_000_000
 
 
 class WorkerPool:
@@ -33,11 +39,17 @@ class WorkerPool:
 
     def __init__(self, client: "fray.Client", num_workers: int, *, name: str, resources: ResourceConfig) -> None:
         self.names = [f"{name}-{index}" for index in range(num_workers)]
-        self.group = client.create_actor_group(ZephyrWorker, name=name, count=num_workers, resources=resources)
+        self.client = client
+        self.name = name
+        self.resources = resources
+        group = self._create(name, num_workers)
+        self.groups = [group]
+        self.places: list[tuple[Any, int]] = [(group, index) for index in range(num_workers)]
         self.events: queue.SimpleQueue[tuple[str, Event]] = queue.SimpleQueue()
         self.inboxes: list[queue.SimpleQueue[tuple[TaskSpec, TaskSettings] | None]] = []
         self.idle = [threading.Event() for _ in self.names]
         self.execution = ""
+        self.closing = False
         self.settings: TaskSettings | None = None
         self.threads = []
         for index in range(num_workers):
@@ -46,6 +58,16 @@ class WorkerPool:
             thread = threading.Thread(target=self._serve, args=(index,), name=self.names[index], daemon=True)
             self.threads.append(thread)
             thread.start()
+
+    def _create(self, name: str, count: int) -> "fray.ActorGroup":
+        config = fray.ActorConfig(max_restarts=_RESTARTS)
+        return self.client.create_actor_group(
+            ZephyrWorker, name=name, count=count, resources=self.resources, actor_config=config
+        )
+
+    def _handle(self, index: int) -> Any:
+        group, at = self.places[index]
+        return group.handles[at]
 
     def begin(self, execution: str, settings: TaskSettings) -> None:
         """Prepare for a new execution."""
@@ -68,6 +90,8 @@ class WorkerPool:
         try:
             execution, event = self.events.get(timeout=timeout_s)
         except queue.Empty:
+            if not any(thread.is_alive() for thread in self.threads):
+                raise WorkersLostError("all", -1, len(self.threads), "no worker could be replaced") from None
             return None
         return event if execution == self.execution else None
 
@@ -76,36 +100,52 @@ class WorkerPool:
         del specs
         for index, idle in enumerate(self.idle):
             if not idle.is_set():
-                self.group.restart(index)
+                group, at = self.places[index]
+                with contextlib.suppress(fray.ActorUnavailableError):  # it died on its own, which its thread sees too
+                    group.restart(at)
         for idle in self.idle:
             idle.wait()
         self.execution = ""
 
     def close(self) -> None:
         """End all workers."""
+        self.closing = True
         for inbox in self.inboxes:
             inbox.put(None)
-        self.group.shutdown()
+        for group in self.groups:
+            group.shutdown()
         for thread in self.threads:
             thread.join()
 
     def pids(self) -> list[int]:
         """Process ids of the workers."""
-        return [self.group.handles[index].pid() for index in range(len(self.names))]
+        return [self._handle(index).pid() for index in range(len(self.names))]
 
     def _serve(self, index: int) -> None:
         while (message := self.inboxes[index].get()) is not None:
             spec, settings = message
-            for event in self._attempt(index, spec, settings):
-                self.events.put((spec.execution, event))
-            self.idle[index].set()
+            try:
+                for event in self._attempt(index, spec, settings):
+                    self.events.put((spec.execution, event))
+            finally:
+                self.idle[index].set()
 
     def _attempt(self, index: int, spec: TaskSpec, settings: TaskSettings) -> list[Event]:
         worker = self.names[index]
-        handle: Any = self.group.handles[index]
         try:
-            return [event_of(worker, spec, handle.run(spec, settings))]
+            return [event_of(worker, spec, self._handle(index).run(spec, settings))]
         except fray.ActorUnavailableError as error:
             logger.warning("worker %s died while it ran task %s: %s", worker, spec.label, error)
-            self.group.restart(index)
+            self._ensure(index)
             return [WorkerLost(worker, str(error)), WorkerJoined(worker)]
+
+    def _ensure(self, index: int) -> None:
+        """Wait for the process that fray starts in place of a dead one, or start a new actor where it does not."""
+        try:
+            self._handle(index).pid()
+        except fray.ActorUnavailableError:
+            if self.closing:
+                return
+            group = self._create(f"{self.names[index]}-again-{len(self.groups)}", 1)
+            self.groups.append(group)
+            self.places[index] = (group, 0)

@@ -28,7 +28,8 @@ from typing import Any
 
 
 def _rebuild(cls: type["ZephyrError"], args: tuple[Any, ...], state: dict[str, Any]) -> "ZephyrError":
-    error = cls.__new__(cls)
+    # The constructors take fields, not messages; and `cls.__new__` may find the wrong one of two builtin parents.
+    error: ZephyrError = OSError.__new__(cls) if issubclass(cls, OSError) else Exception.__new__(cls)
     error.args = args
     error.__dict__.update(state)
     return error

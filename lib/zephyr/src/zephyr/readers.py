@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from zephyr import counters
+from zephyr._adapters import remote
 from zephyr._blocks import Block
 from zephyr._eval import filter_batch
-from zephyr._files import open_url, read_decompressed
+from zephyr._files import read_decompressed
 from zephyr._jsonl import line_blocks, read_jsonl
 from zephyr._ops import Load
 from zephyr._paths import is_remote, local_path
@@ -100,7 +101,7 @@ def finish_batch(batch: pa.RecordBatch, load: Load) -> pa.RecordBatch:
 def _open_parquet(path: str) -> pq.ParquetFile:
     try:
         if is_remote(path):
-            return pq.ParquetFile(open_url(path, "rb"))
+            return pq.ParquetFile(remote.open_url(path, "rb"))
         return pq.ParquetFile(local_path(path))
     except FileNotFoundError as error:
         raise MissingInputError(path) from error
