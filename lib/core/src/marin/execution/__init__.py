@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from marin.execution.lazy import OUT, SCRATCH, ArtifactStep, StepContext, apply, lower, materialized_config
     from marin.execution.outcomes import Outcome, RunSummary, StepOutcome
     from marin.execution.records import ArtifactRecord, AttemptRecord, read_record
-    from marin.execution.remote import RemoteCallable, remote
+    from marin.execution.remote_call import RemoteCallable, remote
     from marin.execution.step_spec import StepSpec
 
 _EXPORTS = {
@@ -39,7 +39,7 @@ _EXPORTS = {
     "FailureCategory": "marin.execution.failures",
     "OUT": "marin.execution.lazy",
     "Outcome": "marin.execution.outcomes",
-    "RemoteCallable": "marin.execution.remote",
+    "RemoteCallable": "marin.execution.remote_call",
     "RetryPolicy": "marin.execution.failures",
     "RunSummary": "marin.execution.outcomes",
     "SCRATCH": "marin.execution.lazy",
@@ -56,7 +56,7 @@ _EXPORTS = {
     "lower": "marin.execution.lazy",
     "materialized_config": "marin.execution.lazy",
     "read_record": "marin.execution.records",
-    "remote": "marin.execution.remote",
+    "remote": "marin.execution.remote_call",
     "resolve": "marin.execution.entry",
     "run": "marin.execution.entry",
     "step_attempt": "marin.execution.attempt_context",

@@ -70,9 +70,38 @@ def replace_text(path: str, text: str) -> None:
 def create_text(path: str, text: str) -> bool:
     """Create a file that must not exist yet; the first of several writers wins.
 
+    The text is written to a file without a name, which is then given its name: a writer that dies leaves nothing behind.
+
     Returns:
         Whether this call created it.
     """
+    folder = os.path.dirname(path)
+    os.makedirs(folder, exist_ok=True)
+    try:
+        descriptor = os.open(folder, os.O_TMPFILE | os.O_WRONLY, 0o644)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL):
+            raise
+        return _create_named(path, text)
+    directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+            # Only with a directory descriptor does Python ask the kernel to follow the link to the nameless file.
+            source = f"/proc/self/fd/{file.fileno()}"
+            os.link(source, os.path.basename(path), dst_dir_fd=directory, follow_symlinks=True)
+        os.fsync(directory)
+    except FileExistsError:
+        return False
+    finally:
+        os.close(directory)
+    return True
+
+
+def _create_named(path: str, text: str) -> bool:
+    """``create_text`` where the file system has no nameless files."""
     temporary = _write_temporary(path, text)
     try:
         os.link(temporary, path)
@@ -82,6 +111,14 @@ def create_text(path: str, text: str) -> bool:
         os.unlink(temporary)
     fsync_directory(os.path.dirname(path))
     return True
+
+
+def remove_temporaries(folder: str) -> None:
+    """Delete what writers that died left of ``replace_text`` in a folder that only the caller writes."""
+    for name in os.listdir(folder):
+        if name.startswith(".") and name.endswith(".tmp"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(folder, name))
 
 
 def exchange(first: str, second: str) -> None:

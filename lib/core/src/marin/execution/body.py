@@ -19,7 +19,7 @@ from rigging.timing import Clock
 
 from marin.errors import StepTimeoutError
 from marin.execution.attempt_context import StepAttempt, StepCancelled, attempt_scope
-from marin.execution.remote import JobOutcome, RemoteCallable, run_job
+from marin.execution.remote_call import JobOutcome, RemoteCallable, run_job
 
 _WATCH_S = 0.1
 POLITE_S = 1.0

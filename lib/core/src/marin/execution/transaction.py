@@ -18,6 +18,7 @@ from marin.execution._files import (
     exchange,
     fsync_directory,
     json_text,
+    remove_temporaries,
     take_away,
 )
 from marin.execution.attempts import close_attempt, close_orphans, is_closed, read_attempts
@@ -102,6 +103,7 @@ class StepTransaction:
         for path in self.layout.staging_epochs().values():
             take_away(path, self.layout.control)
         empty_trash(self.layout.control)
+        remove_temporaries(self.layout.control)
         keep = finished.attempt if finished is not None else ""
         note = f"its driver was gone when epoch {self.epoch} took over"
         abandoned = close_orphans(self.layout, at=at, note=note, except_attempt=keep)
