@@ -1,7 +1,7 @@
 """Run coroutines from ordinary code, on one event loop that lives in a daemon thread.
 
 A loop per call would tear down every open read; a pool of helper threads deadlocks when calls nest deeper than the
-pool. One shared loop does neither: nested calls *from* that loop, which would wait for themselves, get their own.
+pool. One shared loop does neither; a call from inside a running loop, which could wait for itself, gets its own.
 """
 
 import asyncio
@@ -30,11 +30,9 @@ def blocking_wait[T](coroutine: Coroutine[Any, Any, T]) -> T:
     Safe to call from any thread, also while an event loop is running in it (that loop is then blocked).
     """
     try:
-        running = asyncio.get_running_loop()
+        asyncio.get_running_loop()
     except RuntimeError:
-        running = None
-    loop = _shared_loop()
-    if running is loop:
-        with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            return pool.submit(asyncio.run, coroutine).result()
-    return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
+        return asyncio.run_coroutine_threadsafe(coroutine, _shared_loop()).result()
+    # This thread's loop is blocked while we wait, and the shared one may wait for it: neither can run the coroutine.
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, coroutine).result()

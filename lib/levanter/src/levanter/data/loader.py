@@ -287,12 +287,14 @@ def check_sharded_consistency(tree: Any, *, check_disjoint_indices_are_different
     """Check that shards of every array agree where they show the same part; the oracle of loader tests.
 
     Args:
-        tree: Pytree of JAX arrays.
+        tree: Pytree; JAX arrays in it are checked.
         check_disjoint_indices_are_different: Also check that different parts differ.
     Raises:
         AssertionError: Two replicas differ, or two different parts are equal.
     """
     for leaf in jax.tree.leaves(tree):
+        if not isinstance(leaf, jax.Array):
+            continue
         seen: dict[tuple[tuple[int, int], ...], np.ndarray] = {}
         for shard in leaf.addressable_shards:
             part = tuple(piece.indices(size)[:2] for piece, size in zip(shard.index, leaf.shape, strict=True))

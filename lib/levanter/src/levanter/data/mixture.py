@@ -44,9 +44,9 @@ class StopStrategy(StrEnum):
     RESTART = "restart"
     """Never: a component that runs out starts again."""
     FIRST_EXHAUSTED = "first_exhausted"
-    """With the last sample of the component that runs out first."""
+    """When the first component has given as many samples as it holds."""
     ALL_EXHAUSTED = "all_exhausted"
-    """When every component has been seen whole; those that run out earlier start again."""
+    """When every component has given as many samples as it holds; those that run out earlier start again."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -282,7 +282,7 @@ class MixtureDataset(AsyncDataset[T]):
         return groups
 
     def _end_of_component(self, component: int, length: int) -> int | None:
-        """One more than the position of the component's last new sample; ``None`` when it is never reached."""
+        """One more than the position at which the component has given ``length`` samples; ``None`` when it never does."""
         if length == 0:
             return 0
         for number, stage in enumerate(self._stages):
@@ -293,13 +293,8 @@ class MixtureDataset(AsyncDataset[T]):
             block = stage.first_block + (left - 1) // count
             if number + 1 < len(self._stages) and block >= self._stages[number + 1].first_block:
                 continue
-            positions = np.flatnonzero(stage.component_of == component)
-            place = int(positions[(left - 1) % count])
-            if self._randomize:
-                # The last new sample of the component need not be its last in the block: ordinals are shuffled too,
-                # so the component is exhausted when the latest of its ordinals up to this one has come.
-                order = self._orders(block)
-                place = int(np.max(np.flatnonzero(np.isin(order, positions[: (left - 1) % count + 1]))))
+            component_of = stage.component_of[self._orders(block)] if self._randomize else stage.component_of
+            place = int(np.flatnonzero(component_of == component)[(left - 1) % count])
             return block * self.block_size + place + 1
         return None
 

@@ -276,7 +276,7 @@ def _parquet_records(path: str, text_key: str) -> Iterator[_Record]:
 
 
 class _ZstdStream(io.RawIOBase):
-    """Decompressed bytes of concatenated zstandard frames. Unlike the library's own reader, it notices a cut-off frame."""
+    """Decompressed bytes of concatenated zstandard frames; unlike the library's reader, it notices a cut-off frame."""
 
     def __init__(self, raw: IO[bytes]) -> None:
         self._raw = raw
@@ -325,7 +325,7 @@ def _open_decompressed(path: str) -> Iterator[IO[bytes]]:
     with _open_raw(path) as raw:
         opener = _COMPRESSIONS.get(os.path.splitext(path)[1])
         if opener is None:
-            yield io.BufferedReader(raw, 1 << 20) if not hasattr(raw, "peek") else raw
+            yield raw
         else:
             with opener(raw) as plain:
                 yield io.BufferedReader(plain, 1 << 20)

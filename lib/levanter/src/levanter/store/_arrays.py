@@ -73,7 +73,7 @@ def _read_context() -> ts.Context:
 
 @functools.cache
 def _write_context() -> ts.Context:
-    # No fsync a write: a killed process loses nothing by it, and cache writers flush the whole folder before committing.
+    # No fsync a write: a killed process loses nothing by it, and cache writers flush the folder before committing.
     return ts.Context({"cache_pool": {"total_bytes_limit": 0}, "file_io_sync": False})
 
 

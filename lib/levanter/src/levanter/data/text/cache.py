@@ -42,7 +42,12 @@ def build_cache_in_process(
 
 
 def load_or_build_cache(
-    input_paths: Sequence[str], cache_dir: str, settings: TokenizeSettings, *, build: bool = True
+    input_paths: Sequence[str],
+    cache_dir: str,
+    settings: TokenizeSettings,
+    *,
+    build: bool = True,
+    num_shards: int | None = None,
 ) -> TreeCache:
     """Open a finished cache made with these settings, or build it.
 
@@ -54,6 +59,7 @@ def load_or_build_cache(
         cache_dir: Folder of the cache.
         settings: The cache must have been made with these.
         build: Build when there is none.
+        num_shards: How many shards to build; one a file when ``None``.
     Raises:
         CacheNotFinishedError: There is none and it is not to be built, or there is nothing to build it from.
         CacheMetadataError: A cache made with other settings is there.
@@ -64,4 +70,4 @@ def load_or_build_cache(
     except CacheNotFinishedError:
         if not build or not input_paths:
             raise
-    return build_cache_in_process(input_paths, cache_dir, settings)
+    return build_cache_in_process(input_paths, cache_dir, settings, num_shards=num_shards)
