@@ -33,6 +33,7 @@ from infra.workspace import (
     SIBLING_PREFIX,
     Package,
     WorkspaceError,
+    find_uv,
     import_names,
     load_workspace,
     normalise,
@@ -340,7 +341,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     cut = words.index("--") if "--" in words else len(words)
     options = parse_arguments(words[:cut])
     try:
-        packages = load_workspace()
+        packages, uv = load_workspace(), find_uv()
     except WorkspaceError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -349,10 +350,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown or not chosen:
         what = f"unknown packages: {unknown}" if unknown else "no package named"
         print(f"error: {what}; expected some of {sorted(packages)}.\n\nhint: --all takes every one.", file=sys.stderr)
-        return 2
-    uv = os.environ.get("UV") or shutil.which("uv")
-    if uv is None:
-        print("error: uv is not on PATH.\n\nhint: run this through scripts/test, which installs it.", file=sys.stderr)
         return 2
     built: dict[str, Path] = {}
     outcomes = []

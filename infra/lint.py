@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from infra import declared, hygiene
-from infra.workspace import ROOT, load_workspace
+from infra.workspace import ROOT, find_uv, load_workspace
 
 Check = Callable[[bool], list[str]]
 
@@ -58,14 +58,6 @@ def binary(name: str) -> str:
     return str(Path(sys.executable).parent / name)
 
 
-def uv() -> str:
-    """Path of uv: what the set-up script exported, else the one on PATH."""
-    found = os.environ.get("UV") or shutil.which("uv")
-    if found is None:
-        raise Unavailable("uv is not on PATH; scripts/lint installs it")
-    return found
-
-
 def check_format(fix: bool) -> list[str]:
     """Source text is formatted."""
     return tool(binary("ruff"), "format", *([] if fix else ["--check", "--output-format=concise"]), ".")
@@ -83,7 +75,7 @@ def check_types(_fix: bool) -> list[str]:
 
 def check_layers(_fix: bool) -> list[str]:
     """Packages and rooms import only what their layer allows, and no cycle exists."""
-    return tool(binary("lint-imports"), "--no-logo", "--no-cache", environment={"NO_COLOR": "1"})
+    return tool(binary("lint-imports"), "--no-logo", "--no-cache", environment={"NO_COLOR": "1", "COLUMNS": "120"})
 
 
 def check_declared(_fix: bool) -> list[str]:
@@ -93,7 +85,7 @@ def check_declared(_fix: bool) -> list[str]:
 
 def check_lock(_fix: bool) -> list[str]:
     """``uv.lock`` is what the pyproject files resolve to."""
-    return tool(uv(), "lock", "--check", "--quiet")
+    return tool(find_uv(), "lock", "--check", "--quiet")
 
 
 def check_overrides(fix: bool) -> list[str]:

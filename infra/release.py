@@ -11,7 +11,6 @@ import argparse
 import hashlib
 import html
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -21,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from infra.isolated_test import IsolationError, import_names, prove_origin, run
-from infra.workspace import ROOT, Package, WorkspaceError, load_workspace, normalise, sibling_closure
+from infra.workspace import ROOT, Package, WorkspaceError, find_uv, load_workspace, normalise, sibling_closure
 
 OUT = ROOT / "dist" / "release"
 NATIVE_WHEELS = ROOT / "rust" / "wheels"
@@ -205,9 +204,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("verb", choices=["plan", "build", "verify"])
     parser.add_argument("--out", type=Path, default=OUT, help="folder of the release (default dist/release)")
     options = parser.parse_args(argv)
-    uv = os.environ.get("UV") or shutil.which("uv") or str(ROOT / ".tools" / "uv" / "bin" / "uv")
     try:
-        packages = load_workspace()
+        packages, uv = load_workspace(), find_uv()
         if options.verb == "plan":
             print(json.dumps(make_plan(packages), indent=2, sort_keys=True))
         elif options.verb == "build":

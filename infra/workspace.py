@@ -5,7 +5,9 @@ under ``lib/``, their requirements by section (hard, extra, dependency group), a
 standard library is used, so that these tools run before anything is installed.
 """
 
+import os
 import re
+import shutil
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -181,6 +183,19 @@ def sibling_closure(
         if sibling is not None:
             queue.extend(r for r in sibling.requirements(extras=found[requirement.name]) if r.is_sibling)
     return {name: frozenset(extras) for name, extras in sorted(found.items())}
+
+
+def find_uv() -> str:
+    """Path of uv: what the set-up scripts exported, else the one on PATH, else the repository's own.
+
+    Raises:
+        WorkspaceError: There is none.
+    """
+    own = ROOT / ".tools" / "uv" / "bin" / "uv"
+    found = os.environ.get("UV") or shutil.which("uv") or (str(own) if own.is_file() else None)
+    if found is None:
+        raise WorkspaceError("uv is neither on PATH nor in .tools. Run this through its script, which installs it.")
+    return found
 
 
 def import_names(packages: Mapping[str, Package]) -> tuple[str, ...]:

@@ -1,12 +1,11 @@
 import json
-import os
-import shutil
 import tomllib
 from pathlib import Path
 
 import pytest
 
 from infra.release import ReleaseError, build, main, pin_siblings, verify_files, verify_install
+from infra.workspace import find_uv
 
 PROJECT = """[project]
 name = "marin-core"
@@ -49,9 +48,7 @@ def test_every_pyproject_of_the_workspace_can_be_pinned(packages: dict) -> None:
 
 @pytest.mark.slow
 def test_a_release_is_reproducible_installs_alone_and_notices_a_changed_file(packages: dict, tmp_path: Path) -> None:
-    uv = os.environ.get("UV") or shutil.which("uv")
-    if uv is None:
-        pytest.skip("uv is not on PATH; scripts/test brings it")
+    uv = find_uv()
     one = {"rigging": packages["rigging"]}
     manifest = build(uv, one, tmp_path)
     names = set(manifest["files"])
