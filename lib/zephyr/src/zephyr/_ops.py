@@ -6,11 +6,12 @@ one pass over each shard. Exchange operations move items between shards and end 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, Literal
 
 from zephyr.expr import Expr
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 type Key = Callable[[Any], Any] | Expr | str
 """How to get a key from an item: a callable, a column expression, or a column name."""
@@ -104,7 +105,7 @@ class MapShard:
 class MapBatches:
     """Arrow record batch -> record batch, or an iterable of them."""
 
-    fn: Callable[[pa.RecordBatch], Any]
+    fn: "Callable[[pa.RecordBatch], Any]"
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ class Write:
 
     format: Literal["jsonl", "parquet"]
     pattern: PathPattern
-    schema: pa.Schema | None = None
+    schema: "pa.Schema | None" = None
     skip_existing: bool = False
 
 

@@ -9,9 +9,7 @@ Shapes below read "input shards -> output shards". N is the number of shards bef
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, Literal
 
 from zephyr._ops import (
     BadLinePolicy,
@@ -45,6 +43,9 @@ from zephyr._ops import (
 )
 from zephyr.errors import DatasetError
 from zephyr.expr import Expr
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 DEFAULT_LIST_SHARDS = 64
 """Most shards that `from_list` makes unless told otherwise."""
@@ -182,7 +183,7 @@ class Dataset:
         """fn(iterator over the shard's items, ShardInfo) -> items of the output shard."""
         return self._then(MapShard(fn))
 
-    def map_batches(self, fn: Callable[[pa.RecordBatch], pa.RecordBatch | Iterable[pa.RecordBatch]]) -> "Dataset":
+    def map_batches(self, fn: "Callable[[pa.RecordBatch], pa.RecordBatch | Iterable[pa.RecordBatch]]") -> "Dataset":
         """Arrow record batch -> record batch (or several); rows never become Python objects."""
         return self._then(MapBatches(fn))
 
@@ -311,7 +312,7 @@ class Dataset:
         return self._then(Write("jsonl", pattern, None, skip_existing))
 
     def write_parquet(
-        self, pattern: PathPattern, schema: pa.Schema | None = None, skip_existing: bool = False
+        self, pattern: PathPattern, schema: "pa.Schema | None" = None, skip_existing: bool = False
     ) -> "Dataset":
         """Write one Parquet file (zstd) per shard. Items become the paths.
 

@@ -12,9 +12,7 @@ the next operation is a Python callable anyway, JSON lines become dicts at once,
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Literal
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, Literal
 
 from zephyr._ops import (
     Count,
@@ -48,6 +46,9 @@ from zephyr._ops import (
 from zephyr._paths import FileEntry, format_shard_path, resolve_glob
 from zephyr.errors import DuplicateOutputError, PlanError
 from zephyr.expr import Expr
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # Physical vocabulary
 
@@ -106,7 +107,7 @@ class WriteShard:
 
     format: Literal["jsonl", "parquet"]
     paths: tuple[str, ...]
-    schema: pa.Schema | None
+    schema: "pa.Schema | None"
     skip_existing: bool
 
 
