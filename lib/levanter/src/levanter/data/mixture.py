@@ -282,7 +282,7 @@ class MixtureDataset(AsyncDataset[T]):
         return groups
 
     def _end_of_component(self, component: int, length: int) -> int | None:
-        """One more than the position at which the component has given ``length`` samples; ``None`` when it never does."""
+        """One past the position where the component has given ``length`` samples; ``None`` when it never does."""
         if length == 0:
             return 0
         for number, stage in enumerate(self._stages):
