@@ -202,12 +202,25 @@ def check_store(prefix: str) -> None:
         else:
             create_text(marker, json_text({"record_format": RECORD_FORMAT, "store": "marin"}))
         # 64 KiB is what closing one attempt may need; a full disk fails here and not after hours of work.
-        probe = _write_temporary(os.path.join(prefix, ".probe"), " " * 65_536)
-        os.unlink(probe)
+        _probe(prefix, 65_536)
     except OSError as error:
         if type(error).__module__.startswith("marin."):
             raise
         raise StoreUnavailableError(prefix, f"{type(error).__name__}: {error.strerror or error}") from error
+
+
+def _probe(folder: str, size: int) -> None:
+    """Write that many bytes, durably, and leave nothing."""
+    try:
+        descriptor = os.open(folder, os.O_TMPFILE | os.O_WRONLY, 0o644)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
+            raise
+        os.unlink(_write_temporary(os.path.join(folder, ".probe"), " " * size))
+        return
+    with os.fdopen(descriptor, "wb", buffering=0) as file:
+        file.write(b" " * size)
+        os.fsync(file.fileno())
 
 
 def check_prefix(prefix: str) -> str:

@@ -1,0 +1,152 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid
+
+import pytest
+from marin.execution.manifest import build_manifest, content_digest
+from marin.execution.records import read_record
+from marin.ledger import Ledger
+
+DRIVERS = os.path.join(os.path.dirname(__file__), "drivers")
+STEPS = ("top", "left", "right", "deep/bottom")
+
+# Handed to every driver, so that none of them has to ask git.
+PROVENANCE = json.dumps({"tree_hash": "t", "base_commit": "c", "dirty": False, "branch": "main", "built_by": "test"})
+
+
+class Zygote:
+    """Starts drivers by forking a process that has imported everything already."""
+
+    def __init__(self):
+        self._process = subprocess.Popen(
+            [sys.executable, os.path.join(DRIVERS, "zygote.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def ask(self, **request):
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+    def close(self):
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.wait(timeout=10)
+
+
+class Driver:
+    """One driver process."""
+
+    def __init__(self, zygote, prefix, folder, env):
+        self._zygote = zygote
+        self._out, self._err = (os.path.join(folder, f"{uuid.uuid4().hex}.{kind}") for kind in ("out", "err"))
+        self.returncode = None
+        self.pid = zygote.ask(op="start", prefix=prefix, env=env, out=self._out, err=self._err)
+
+    def kill(self, number=signal.SIGKILL):
+        os.kill(self.pid, number)
+
+    def wait(self, timeout_s=60.0):
+        """Exit code, or None when it still runs after ``timeout_s``."""
+        if self.returncode is None:
+            self.returncode = self._zygote.ask(op="wait", pid=self.pid, timeout_s=timeout_s)
+        return self.returncode
+
+    def finish(self):
+        """Wait for its end and return what became of the steps."""
+        code = self.wait()
+        with open(self._err) as file:
+            assert code in (0, 1, -signal.SIGKILL), f"driver ended with {code}:\n{file.read()}"
+        with open(self._out) as file:
+            text = file.read()
+        return json.loads(text) if text.strip() else {}
+
+
+class DiamondStore:
+    """A store that driver processes work on, and what a test may ask about it."""
+
+    def __init__(self, root, zygote):
+        self._root = root
+        self._zygote = zygote
+        self.prefix = os.path.join(root, "store")
+        self.bodies_file = os.path.join(root, "bodies.txt")
+        open(self.bodies_file, "w").close()
+
+    def start(self, **env):
+        settings = {
+            "MARIN_PROVENANCE": PROVENANCE,
+            "KILL_AT": "",
+            "BODY_SECONDS": "0",
+            "LEASE_TIMEOUT": "90",
+            "HEARTBEAT": "30",
+            **env,
+        }
+        return Driver(self._zygote, self.prefix, self._root, {**settings, "BODIES": self.bodies_file})
+
+    def drive(self, **env):
+        """Run one driver to its end; returns its exit code and what became of the steps."""
+        driver = self.start(**env)
+        outcomes = driver.finish()
+        return driver.returncode, outcomes
+
+    def bodies(self):
+        with open(self.bodies_file) as file:
+            return [line.split()[0] for line in file]
+
+    def digests(self):
+        """Recorded content digests, checked against the bytes on disk."""
+        found = {}
+        for name in STEPS:
+            path = os.path.join(self.prefix, name, "2026.12.01")
+            record = read_record(path)
+            assert record is not None, f"{name} has no record"
+            assert content_digest(build_manifest(path, volatile=("logs/**",))) == record.content_digest
+            found[name] = record.content_digest
+        return found
+
+    def leftovers(self):
+        """Staging folders, trash and temporary files anywhere in the store."""
+        found = []
+        for folder, folders, files in os.walk(self.prefix):
+            found += [
+                os.path.join(folder, name) for name in folders if ".staging-" in name or name.startswith("trash-")
+            ]
+            found += [os.path.join(folder, name) for name in files if name.endswith(".tmp")]
+        return found
+
+    def ledger(self):
+        return Ledger(self.prefix)
+
+
+@pytest.fixture(scope="session")
+def zygote():
+    zygote = Zygote()
+    yield zygote
+    zygote.close()
+
+
+@pytest.fixture
+def diamond_store(tmp_path, zygote):
+    return DiamondStore(str(tmp_path), zygote)
+
+
+@pytest.fixture
+def diamond_store_factory(zygote):
+    def make(root):
+        root.mkdir(parents=True, exist_ok=True)
+        return DiamondStore(str(root), zygote)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def clean_digests(tmp_path_factory, zygote):
+    store = DiamondStore(str(tmp_path_factory.mktemp("clean")), zygote)
+    code, _ = store.drive()
+    assert code == 0
+    return store.digests()
