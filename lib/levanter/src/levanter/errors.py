@@ -25,10 +25,24 @@ Every value in a message is also an attribute, so callers branch on fields and n
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 
 class LevanterError(Exception):
-    """Root of every error that levanter raises on purpose."""
+    """Root of every error that levanter raises on purpose.
+
+    Errors travel between processes: unpickling restores message and fields without calling the constructor.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (type(self), self.args, self.__dict__)
+
+
+def _restore(error_class: type[LevanterError], args: tuple[Any, ...], fields: dict[str, Any]) -> LevanterError:
+    error = error_class.__new__(error_class)
+    error.args = args
+    error.__dict__.update(fields)
+    return error
 
 
 class ConfigError(LevanterError, ValueError):

@@ -123,9 +123,6 @@ class BadRecordError(DataError, ValueError):
             "expected one document a record. Repair the file, or choose on_bad_record='skip'."
         )
 
-    def __reduce__(self) -> tuple[type["BadRecordError"], tuple[str, int, str, str]]:
-        return type(self), (self.path, self.line_number, self.reason, self.excerpt)
-
 
 class DataConfigError(DataError, ValueError):
     """A ``data:`` section that contradicts itself or the files it names."""
