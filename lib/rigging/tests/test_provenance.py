@@ -95,7 +95,7 @@ def test_many_captures_at_once_agree(repo):
 
 
 def test_capture_never_raises(tmp_path, monkeypatch, repo):
-    folder, git = repo
+    folder, _ = repo
     monkeypatch.setenv("PATH", str(tmp_path))
     assert capture(str(folder)).tree_hash == ""
     with pytest.raises(ProvenanceError, match="git does not run"):
@@ -104,7 +104,7 @@ def test_capture_never_raises(tmp_path, monkeypatch, repo):
 
 
 def test_a_handed_over_record_wins_and_a_malformed_one_is_ignored(monkeypatch, repo, caplog):
-    folder, git = repo
+    folder, _ = repo
     handed = Provenance("t", "c", False, "b", "svc", command_line=("a", "b"))
     monkeypatch.setenv("MARIN_PROVENANCE", handed.to_json())
     assert capture(str(folder)) == handed

@@ -7,8 +7,10 @@ process, made when first asked for.
 
 import contextlib
 import contextvars
+import sys
 import threading
 from collections.abc import Generator
+from types import ModuleType
 
 from fray.client import Client
 from fray.local_backend import LocalClient
@@ -52,3 +54,13 @@ def shutdown_default_client() -> None:
         clients, _default[:] = list(_default), []
     for client in clients:
         client.shutdown()
+
+
+class _CallableModule(ModuleType):
+    """Importing this module hides the function ``fray.current_client``; so the module can be called in its place."""
+
+    def __call__(self) -> Client:
+        return current_client()
+
+
+sys.modules[__name__].__class__ = _CallableModule

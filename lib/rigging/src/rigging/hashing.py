@@ -46,7 +46,7 @@ def short_hash(text: str, n: int = 16) -> str:
 
     Example:
         >>> short_hash("marin", 8)
-        '1f0cbcff'
+        '4249c67b'
     """
     if not 1 <= n <= 64:
         raise ValueError(f"bad digest length: n={n}; expected 1 <= n <= 64. Ask for fewer digits.")

@@ -12,14 +12,14 @@ from rigging._resources.tpu import TPU_TOPOLOGIES, TpuTopologyInfo, get_tpu_topo
 
 __all__ = [
     "ANY_REGION",
-    "GPU_VARIANTS",
-    "PEAK_FLOPS",
-    "TPU_TOPOLOGIES",
     "CpuConfig",
     "DeviceConfig",
     "DeviceKind",
+    "GPU_VARIANTS",
     "GpuConfig",
+    "PEAK_FLOPS",
     "ResourceConfig",
+    "TPU_TOPOLOGIES",
     "TpuConfig",
     "TpuTopologyInfo",
     "device_flops",

@@ -25,7 +25,8 @@ def parse_bytes(text: str | int) -> int:
     match = _SIZE.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise SizeParseError(text)
-    return int(float(match[1]) * 1024 ** _POWERS[match[2].lower()])
+    unit = 1024 ** _POWERS[match[2].lower()]
+    return int(match[1]) * unit if match[1].isdigit() else int(float(match[1]) * unit)
 
 
 def format_bytes(size: int) -> str:

@@ -64,12 +64,12 @@ def atomic_rename(path: str, *, durable: bool = True) -> Generator[str]:
         OSError: Disk full, no permission; the target is unchanged.
 
     Example:
-        >>> import tempfile, os
-        >>> target = os.path.join(tempfile.mkdtemp(), "notes.txt")
-        >>> with atomic_rename(target) as temp:
-        ...     _ = open(temp, "w").write("all or nothing")
-        >>> open(target).read()
-        'all or nothing'
+        >>> import os, pathlib, tempfile
+        >>> target = pathlib.Path(tempfile.mkdtemp()) / "notes.txt"
+        >>> with atomic_rename(str(target)) as temp:
+        ...     _ = pathlib.Path(temp).write_text("all or nothing")
+        >>> target.read_text(), os.listdir(target.parent)
+        ('all or nothing', ['notes.txt'])
     """
     store, native = store_for(path)
     if store.is_local:

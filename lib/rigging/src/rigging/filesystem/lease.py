@@ -29,7 +29,14 @@ from rigging.filesystem._lease_record import LeaseHolder, LeaseRecord
 from rigging.filesystem.conditional import ConditionalObject, VersionedBytes, conditional_object
 from rigging.timing import Clock, SystemClock
 
-__all__ = ["HeldLease", "Lease", "LeaseHeldError", "LeaseHolder", "LeaseLostError", "LeaseState"]
+__all__ = [
+    "HeldLease",
+    "Lease",
+    "LeaseHeldError",
+    "LeaseHolder",
+    "LeaseLostError",
+    "LeaseState",
+]
 
 logger = logging.getLogger(__name__)
 

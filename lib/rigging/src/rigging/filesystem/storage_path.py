@@ -26,7 +26,14 @@ _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 _NO_AUTHORITY: Final = frozenset({"mirror", "memory"})
 _LOCAL: Final = frozenset({"file", "local"})
 
-__all__ = ["StoragePath", "is_remote_path", "prefix_join", "rebase_file_path", "split_gcs_path", "unique_temp_path"]
+__all__ = [
+    "StoragePath",
+    "is_remote_path",
+    "prefix_join",
+    "rebase_file_path",
+    "split_gcs_path",
+    "unique_temp_path",
+]
 
 
 @dataclass(frozen=True, slots=True, init=False)

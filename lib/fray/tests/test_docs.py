@@ -1,0 +1,37 @@
+"""The examples in the README, the guide and the docstrings run."""
+
+import doctest
+import importlib
+import os
+import pkgutil
+import re
+
+import fray
+import pytest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+README = os.path.join(os.path.dirname(HERE), "README.md")
+MODULES = ["fray", *sorted(m.name for m in pkgutil.walk_packages(fray.__path__, "fray."))]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstring_examples_run(name):
+    results = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
+    assert results.failed == 0
+
+
+def test_enough_public_functions_have_an_example():
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    with_example = sum(len([t for t in finder.find(importlib.import_module(n)) if t.examples]) for n in MODULES)
+    assert with_example >= 8
+
+
+def test_readme_blocks_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with open(README, encoding="utf-8") as stream:
+        text = stream.read()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) >= 2 and len(text.splitlines()) <= 120
+    scope: dict[str, object] = {"__name__": "readme"}
+    for block in blocks:
+        exec(compile(block, README, "exec"), scope)
