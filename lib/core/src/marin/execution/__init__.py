@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from marin.errors import StepFailedError
     from marin.execution.artifact import Artifact
     from marin.execution.attempt_context import StepAttempt, step_attempt
-    from marin.execution.build_context import VersionCodex, build_context
+    from marin.execution.build_context import VersionCodex
     from marin.execution.entry import explain, resolve, run
     from marin.execution.failures import FailureCategory, RetryPolicy
     from marin.execution.fingerprint import describe_drift
@@ -50,7 +50,6 @@ _EXPORTS = {
     "StepSpec": "marin.execution.step_spec",
     "VersionCodex": "marin.execution.build_context",
     "apply": "marin.execution.lazy",
-    "build_context": "marin.execution.build_context",
     "describe_drift": "marin.execution.fingerprint",
     "explain": "marin.execution.entry",
     "lower": "marin.execution.lazy",
@@ -81,7 +80,6 @@ __all__ = [
     "StepSpec",
     "VersionCodex",
     "apply",
-    "build_context",
     "describe_drift",
     "explain",
     "lower",

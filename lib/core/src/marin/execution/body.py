@@ -89,7 +89,7 @@ def run_body(
         result = _stop(thread, result, clock)
     if expired:
         result.error = StepTimeoutError(attempt.step, timeout_s or 0.0)
-    if not result.resources:
+    if not result.resources and not isinstance(body, RemoteCallable):
         result.resources = {
             "cpu_s": round(time.process_time() - cpu_before, 6),
             "ram_peak": peak_rss_bytes(),

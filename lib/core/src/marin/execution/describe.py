@@ -75,15 +75,23 @@ def config_digest(config: str | None) -> str:
     return hashlib.sha256(config.encode("utf-8")).hexdigest()[:32] if config else ""
 
 
+def _remote_traceback(error: BaseException) -> str | None:
+    texts = (getattr(link, "remote_traceback", None) for link in causes(error))
+    return next((text for text in texts if text), None)
+
+
+def shown_error(error: BaseException) -> BaseException:
+    """The exception that a person should read about: for a failed job, the one that ended it."""
+    return error.__cause__ if _remote_traceback(error) and error.__cause__ is not None else error
+
+
 def error_payload(error: BaseException) -> dict[str, Any]:
     """Type, message, traceback and signature of an exception, redacted.
 
     For a failed job the exception that ended it is described, with the remote traceback.
     """
-    remote_text = next(
-        (link.remote_traceback for link in causes(error) if getattr(link, "remote_traceback", None)), None
-    )
-    shown = error.__cause__ if remote_text and error.__cause__ is not None else error
+    remote_text = _remote_traceback(error)
+    shown = shown_error(error)
     text = "".join(traceback.format_exception(error))
     if remote_text:
         text = f"{remote_text}\n\nSeen by the driver as:\n{text}"

@@ -231,7 +231,9 @@ def _identify(step: ArtifactStep[Any], known: Mapping[ArtifactStep[Any], Identit
     else:
         context = StepContext(step, _PLACEHOLDERS, references, is_fingerprint=True)
         recipe = {"config": _build_config(step, context), "deps": list(references.values())}
-    payload = canonical_payload(recipe, step=step.name)
+    # The parts are encoded one by one, so that errors name the fields of the author's config.
+    parts = [f'"{key}":{canonical_payload(value, step=step.name)}' for key, value in sorted(recipe.items())]
+    payload = f"{{{','.join(parts)}}}"
     fingerprint = fingerprint_of(payload)
     return Identity(derive_version(step.resolved, fingerprint), payload, fingerprint)
 

@@ -35,6 +35,7 @@ from marin.execution.describe import (
     json_value,
     provenance_payload,
     short_environment,
+    shown_error,
 )
 from marin.execution.events import LedgerEvent, write_event
 from marin.execution.facts import gather_facts
@@ -161,8 +162,11 @@ class StepExecution:
         result = BodyResult()
         try:
             transaction.begin(attempt, self.now())
-            self.started(self.spec.label, self.reasons[0].message if self.reasons else "")
-            event = self._event("started", attempt.attempt, data={"reasons": [item.message for item in self.reasons]})
+            why = [item.message for item in self.reasons]
+            if previous is not None:
+                why.insert(0, f"tried again after {previous.category}")
+            self.started(self.spec.label, why[0])
+            event = self._event("started", attempt.attempt, data={"reasons": why})
             write_event(self.prefix, event)
             argument, config = self._argument(transaction)
             result = self._body(argument, attempt, transaction, previous)
@@ -363,7 +367,8 @@ class StepExecution:
             resources={"requested": None, "used": result.resources},
         )
         problem = self._write_failure(transaction, closed, lost is not None)
-        message = f"{type(error).__name__}: {error}".split("\n", 1)[0]
+        shown = shown_error(error)
+        message = f"{type(shown).__name__}: {shown}".split("\n", 1)[0]
         outcome = self.outcome(
             Outcome.FAILED,
             seconds=seconds,

@@ -457,7 +457,8 @@ class StepRunner:
             if outcome is None:
                 outcome = self._plain(spec, Outcome.CACHED, (_not_needed(),))
             outcomes.append(outcome)
-        return RunSummary(self._prefix, tuple(outcomes), seconds, peak_rss_bytes())
+        peaks = [int(item.resources.get("ram_peak") or 0) for item in outcomes]
+        return RunSummary(self._prefix, tuple(outcomes), seconds, max(peak_rss_bytes(), *peaks))
 
     def _served_event(self, summary: RunSummary) -> None:
         """One event for everything that was served, when the run also wrote something."""
