@@ -52,12 +52,17 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 def test_importing_the_package_is_cheap_and_drags_nothing_along() -> None:
     code = """
 import sys, time
-start = time.perf_counter()
+start = time.process_time()
 import dupekit
-seconds = time.perf_counter() - start
+seconds = time.process_time() - start
 heavy = {"pyarrow", "numpy", "dupekit_native", "jax", "torch", "fsspec", "rigging"} & set(sys.modules)
 assert not heavy, heavy
-assert seconds < 0.06, seconds  # 0.02 s with a slack of three
+print(seconds)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
+    seconds = []
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        seconds.append(float(done.stdout))
+    # 0.02 s with a slack of three; the best of three, in CPU time, so that a busy machine does not decide.
+    assert min(seconds) < 0.06

@@ -1,9 +1,9 @@
 //! A Bloom filter over hashes: membership with no false negatives and a chosen rate of false positives.
 //!
-//! For `n` items at rate `p` it takes `m = -n ln p / (ln 2)^2` bits, rounded up to bytes, and `k = floor(m/n ln 2)` indices
-//! an item (B. Bloom, *Space/Time Trade-offs in Hash Coding with Allowable Errors*, 1970). Items are 128-bit numbers that
+//! For `n` items at rate `p` it takes `m = -n ln p / (ln 2)^2` bits, rounded to bytes, and `k = floor(m/n ln 2)` indices
+//! an item, at least one of each (B. Bloom, *Space/Time Trade-offs in Hash Coding with Allowable Errors*, 1970). Items are 128-bit numbers that
 //! are already hashes; their indices come from a linear congruence seeded with the item. Sizes, indices and the file
-//! format equal those of the `rbloom` package, so that filters can be exchanged.
+//! format equal those of the `rbloom` package (where it has at least one index), so that filters can be exchanged.
 
 use crate::error::{Error, Result};
 
@@ -32,12 +32,12 @@ impl Bloom {
         }
         let items = expected_items as f64;
         let ln2 = std::f64::consts::LN_2;
-        let bytes = (-items * false_positive_rate.ln() / (ln2 * ln2) / 8.0).ceil();
-        if bytes > (1_u64 << 40) as f64 {
+        let size = -items * false_positive_rate.ln() / (ln2 * ln2);
+        if size > (1_u64 << 43) as f64 {
             return Err(Error::parameter("expected_items", expected_items, "a filter of at most 2^40 bytes"));
         }
-        let bytes = (bytes as usize).max(1);
-        let num_indices = ((bytes * 8) as f64 / items * ln2) as u64;
+        let bytes = (size as usize).div_ceil(8).max(1);
+        let num_indices = (size / items * ln2) as u64;
         let mut bits = Vec::new();
         bits.try_reserve_exact(bytes).map_err(|_| {
             Error::parameter("expected_items", expected_items, format!("a filter that fits memory, not {bytes} bytes"))

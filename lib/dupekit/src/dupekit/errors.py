@@ -40,8 +40,8 @@ class NativeModuleError(DupekitError, ImportError):
         self.reason = reason
         super().__init__(
             f"cannot use the native part of dupekit: {reason}; expected the module dupekit_native that goes with this "
-            "version. Run `pip install --force-reinstall marin-dupekit-native`, or in a checkout `uv sync` "
-            "(`python scripts/rust_mode.py status` says which build is in use)."
+            "version. In a checkout run `uv sync`; elsewhere `pip install` the file marin_dupekit_native-*.whl that "
+            "was released with this package. `scripts/rust_mode.py status` says which build is in use."
         )
 
 

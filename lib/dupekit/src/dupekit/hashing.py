@@ -12,7 +12,6 @@ References:
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import overload
 
 import pyarrow as pa
 
@@ -135,10 +134,6 @@ def hash_xxh3_64_batch(items: Sequence[bytes]) -> list[int]:
     return native.xxh3_64_batch(items)
 
 
-@overload
-def hash_hex(values: pa.ChunkedArray, algorithm: HashAlgorithm | str = ...) -> pa.ChunkedArray: ...
-@overload
-def hash_hex(values: pa.Array | Sequence[str], algorithm: HashAlgorithm | str = ...) -> pa.StringArray: ...
 def hash_hex(
     values: HashInput, algorithm: HashAlgorithm | str = DEFAULT_HASH_ALGORITHM
 ) -> pa.StringArray | pa.ChunkedArray:
@@ -164,10 +159,6 @@ def hash_hex(
     return pa.array(native.hash_hex_array(_as_array(values), str(algorithm)))
 
 
-@overload
-def hash_xxh3_128_hex(values: pa.ChunkedArray) -> pa.ChunkedArray: ...
-@overload
-def hash_xxh3_128_hex(values: pa.Array | Sequence[str]) -> pa.StringArray: ...
 def hash_xxh3_128_hex(values: HashInput) -> pa.StringArray | pa.ChunkedArray:
     """Hash a column with 128-bit XXH3 to 32 hexadecimal digits.
 
@@ -187,10 +178,6 @@ def hash_xxh3_128_hex(values: HashInput) -> pa.StringArray | pa.ChunkedArray:
     return hash_hex(values, HashAlgorithm.Xxh3_128)
 
 
-@overload
-def hash_xxh3_64_array(values: pa.ChunkedArray) -> pa.ChunkedArray: ...
-@overload
-def hash_xxh3_64_array(values: pa.Array | Sequence[str]) -> pa.UInt64Array: ...
 def hash_xxh3_64_array(values: HashInput) -> pa.UInt64Array | pa.ChunkedArray:
     """Hash a column with 64-bit XXH3 to numbers.
 

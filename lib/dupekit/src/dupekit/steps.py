@@ -10,13 +10,16 @@ Invariants: rows keep their order; a null input gives a null output; equal input
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol, overload
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
 from dupekit._native import native
 from dupekit.errors import ParameterError
 from dupekit.hashing import DEFAULT_HASH_ALGORITHM, HashAlgorithm
+
+Batch = TypeVar("Batch", pa.RecordBatch, pa.Table)
+"""A record batch or a table; `transform` returns what it was given."""
 
 
 class NgramKind(StrEnum):
@@ -178,13 +181,7 @@ class Transformation:
             return ("minhash_lsh", self.input_col, self.output_col, _count("num_bands", self.num_bands))
 
 
-@overload
-def transform(batch: pa.RecordBatch, steps: Sequence[Step], *, threads: int = 1) -> pa.RecordBatch: ...
-@overload
-def transform(batch: pa.Table, steps: Sequence[Step], *, threads: int = 1) -> pa.Table: ...
-def transform(
-    batch: pa.RecordBatch | pa.Table, steps: Sequence[Step], *, threads: int = 1
-) -> pa.RecordBatch | pa.Table:
+def transform(batch: Batch, steps: Sequence[Step], *, threads: int = 1) -> Batch:  # noqa: UP047
     """Run steps over a batch, or over each batch of a table.
 
     Batches of 4,096 to 16,384 rows are a good size.

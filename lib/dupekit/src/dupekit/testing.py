@@ -3,7 +3,7 @@
 Results must not depend on the CPU; with these a test can prove it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 from dupekit._native import native
@@ -25,7 +25,7 @@ def simd_path() -> str:
 
 
 @contextmanager
-def forced_simd(path: str) -> Iterator[None]:
+def forced_simd(path: str) -> Generator[None]:
     """Use one path, for the whole process, until the block ends.
 
     Args:
