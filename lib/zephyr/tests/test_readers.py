@@ -153,6 +153,7 @@ def test_empty_files_give_nothing(tmp_path: Path, ctx: ZephyrContext) -> None:
         (tmp_path / name).write_bytes(b"")
     (tmp_path / "e.jsonl.gz").write_bytes(gzip.compress(b""))
     (tmp_path / "f.jsonl").write_bytes(b"\n\n  \n")
+    (tmp_path / "h.jsonl").write_bytes(b"\xef\xbb\xbf")
     pq.write_table(pa.table({"n": pa.array([], pa.int64())}), tmp_path / "g.parquet")
     ds = Dataset.from_files([str(tmp_path / "*.jsonl*"), str(tmp_path / "*.txt"), str(tmp_path / "*.parquet")])
     assert ctx.execute(ds.load_file()).results == []

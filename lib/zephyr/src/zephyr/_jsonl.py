@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from zephyr import counters
@@ -27,6 +28,7 @@ BLOCK_BYTES = 4 << 20
 _HEAD_BYTES = 1 << 16
 _EXCERPT = 120
 _BOM = b"\xef\xbb\xbf"
+_NEWLINE, _RETURN, _OPEN, _CLOSE = b"\n\r{}"
 
 
 def line_blocks(path: str, chunks: Iterable[bytes], *, limit_bytes: int) -> Iterator[tuple[int, bytes]]:
@@ -53,14 +55,20 @@ def line_blocks(path: str, chunks: Iterable[bytes], *, limit_bytes: int) -> Iter
         if cut == 0 and size > limit_bytes:
             raise RecordTooLargeError(path, line, size, limit_bytes)
         if cut:
-            yield line, data[:cut]
-            line += data.count(b"\n", 0, cut)
+            block = data[:cut]
+            yield line, block
+            line += count_lines(block)
         held, size = [data[cut:]], len(data) - cut
     rest = b"".join(held)
     if len(rest) > limit_bytes and b"\n" not in rest:
         raise RecordTooLargeError(path, line, len(rest), limit_bytes)
     if rest:
         yield line, rest
+
+
+def count_lines(data: bytes) -> int:
+    """Number of line ends; several times faster than `bytes.count` on long blocks."""
+    return int(np.count_nonzero(np.frombuffer(data, np.uint8) == _NEWLINE))
 
 
 def read_jsonl(path: str, chunks: Iterable[bytes], load: Load, *, limit_bytes: int) -> Iterator[Block]:
@@ -102,8 +110,16 @@ def _one_per_line(data: bytes, num_rows: int) -> bool:
     one only between top-level values; when every line end is such a place, and there are as many objects as lines,
     each line holds one. Anything else (blank lines too) is left to the exact way.
     """
-    ends = data.count(b"\n") - data.endswith(b"\n")
-    return num_rows == ends + 1 and ends == data.count(b"}\n{") + data.count(b"}\r\n{")
+    if not data:
+        return num_rows == 0
+    codes = np.frombuffer(data, np.uint8)
+    ends = np.flatnonzero(codes[:-1] == _NEWLINE)
+    if num_rows != len(ends) + 1 or codes[0] != _OPEN:
+        return False
+    before = codes[ends - 1]
+    if _RETURN in before:
+        before = np.where(before == _RETURN, codes[ends - 2], before)
+    return bool((before == _CLOSE).all() and (codes[ends + 1] == _OPEN).all())
 
 
 class _Lines:
