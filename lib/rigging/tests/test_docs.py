@@ -26,13 +26,30 @@ def test_enough_public_functions_have_an_example():
     assert with_example >= 40
 
 
+def run_blocks(path: str) -> str:
+    with open(path, encoding="utf-8") as stream:
+        text = stream.read()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) >= 2
+    scope: dict[str, object] = {"__name__": "documentation"}
+    for block in blocks:
+        exec(compile(block, path, "exec"), scope)
+    return text
+
+
 def test_readme_blocks_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MARIN_PREFIX", str(tmp_path / "store"))
-    with open(README, encoding="utf-8") as stream:
-        text = stream.read()
-    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert len(blocks) >= 2 and len(text.splitlines()) <= 120
-    scope: dict[str, object] = {"__name__": "readme"}
-    for block in blocks:
-        exec(compile(block, README, "exec"), scope)
+    assert len(run_blocks(README).splitlines()) <= 120
+
+
+def test_guide_blocks_run(tmp_path, monkeypatch):
+    guide = os.path.join(HERE, "..", "..", "..", "docs", "packages", "rigging.md")
+    if not os.path.exists(guide):
+        pytest.skip("the guide is part of the repository, not of the package")
+    monkeypatch.chdir(tmp_path)
+    text = run_blocks(guide)
+    from rigging import _env
+
+    for variable in _env.TABLE:
+        assert f"| `{variable.name}` | {variable.type} |" in text

@@ -78,14 +78,21 @@ def serve_jobs(control: socket.socket, first: tuple[int, bytes]) -> None:
         send_frame(control, kind, number * 2 + int(reusable), outcome)
         if not reusable:
             return
-        if dict(os.environ) != clean_environ:
-            os.environ.clear()
-            os.environ.update(clean_environ)
+        _restore_environ(clean_environ)
         os.chdir(clean_folder)
         message = read_frame(control)
         if message is None or message[0] is not Kind.JOB:
             return
         _, number, payload = message
+
+
+def _restore_environ(clean: dict[str, str]) -> None:
+    now = dict(os.environ)
+    for name in now.keys() - clean.keys():
+        del os.environ[name]
+    for name, value in clean.items():
+        if now.get(name) != value:
+            os.environ[name] = value
 
 
 def _thread_count() -> int:
