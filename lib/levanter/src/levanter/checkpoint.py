@@ -322,7 +322,9 @@ def _storable(tree: Any) -> list[tuple[str, Any]]:
     for name, leaf in leaves:
         value = raw_array(leaf)
         if not hasattr(value, "dtype") and not isinstance(value, int | float):
-            raise CheckpointError(f"cannot store leaf={name}, type={type(value).__name__}; expected an array or number.")
+            raise CheckpointError(
+                f"cannot store leaf={name}, type={type(value).__name__}; expected an array or number."
+            )
     return leaves
 
 

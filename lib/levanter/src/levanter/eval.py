@@ -31,7 +31,7 @@ from levanter.models.loss import next_token_nll
 class Encoder(Protocol):
     """The part of a tokenizer that measuring needs."""
 
-    def encode(self, text: str, **kwargs: Any) -> list[int]:
+    def encode(self, text: str) -> list[int]:
         """Ids of a text."""
         ...
 

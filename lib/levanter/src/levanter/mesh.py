@@ -64,7 +64,9 @@ class MeshConfig:
             dcn["replica_dcn"] = 1 if "replica_dcn" not in self.dcn_axes else dcn["replica_dcn"]
         both = set(axes) & set(dcn)
         if both:
-            raise ConfigError(f"axes {sorted(both)} are in axes and dcn_axes; expected one of them.", key="trainer.mesh")
+            raise ConfigError(
+                f"axes {sorted(both)} are in axes and dcn_axes; expected one of them.", key="trainer.mesh"
+            )
         per_slice = num_devices // num_slices
         return {**_resolve(dcn, num_slices, "dcn_axes"), **_resolve(axes, per_slice, "axes")}
 

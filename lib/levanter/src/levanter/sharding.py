@@ -21,7 +21,9 @@ AxisMapping = Mapping[str, str | Sequence[str]]
 _compute: contextvars.ContextVar[tuple[Mesh, AxisMapping] | None] = contextvars.ContextVar("compute", default=None)
 
 
-def partition_spec(names: Sequence[str | None], shape: Sequence[int], mapping: AxisMapping, mesh: Mesh) -> PartitionSpec:
+def partition_spec(
+    names: Sequence[str | None], shape: Sequence[int], mapping: AxisMapping, mesh: Mesh
+) -> PartitionSpec:
     """Spec of an array with these axis names.
 
     A dimension whose size does not divide by its mesh axes stays whole, and a mesh axis is used once, by the first

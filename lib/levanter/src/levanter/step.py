@@ -118,9 +118,7 @@ def _step(spec: StepSpec, state: TrainerState, batch: Any) -> tuple[TrainerState
             (_, aux), part_grads = differentiate(params, part, part_key)
             return aux, part_grads
 
-        loss, metrics, grads = accumulate_gradients(
-            pieces, batch, spec.micro_size, key, batch_axis=spec.batch_axis
-        )
+        loss, metrics, grads = accumulate_gradients(pieces, batch, spec.micro_size, key, batch_axis=spec.batch_axis)
     if spec.mesh is not None:
         grads = constrain_tree(grads, spec.param_mapping, spec.mesh)
     mean = loss.result()

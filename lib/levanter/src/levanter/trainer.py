@@ -145,6 +145,7 @@ class Trainer:
         self._show_progress = progress
         self._divergence = DivergenceState()
         self._last_loss = math.nan
+        self._finished = False
         self._exit = contextlib.ExitStack()
         self._flag = PreemptionFlag()
         self._watchdog = ProgressWatchdog(config.progress_watchdog)
@@ -252,8 +253,10 @@ class Trainer:
         with contextlib.ExitStack() as stack:
             line = stack.enter_context(_progress(total, start)) if self._show_progress else None
             state = self._loop(state, iter(loader.iter_from_step(start)), start, line)
-        for hook in self._hooks:
-            hook.call(StepInfo(state, self._last_loss, 0.0), force=True)
+        if not self._finished:
+            for hook in self._hooks:
+                hook.call(StepInfo(state, self._last_loss, 0.0), force=True)
+        # Taken after the hooks, and marked: whoever restores it knows that they ran.
         path = self._checkpoint(state, force=True)
         if self.checkpointer is not None:
             self.checkpointer.wait_until_finished()
@@ -315,7 +318,7 @@ class Trainer:
             if pending is not None:
                 self._report(pending, line)
             pending = Pending(step, outputs, self.batch_schedule.batch_size_at_step(step), loading)
-            if self._must_wait(step + 1):
+            if step + 1 < self.config.num_train_steps and self._must_wait(step + 1):
                 self._report(pending, line)
                 pending = None
                 self._run_due(state, step + 1)
@@ -399,7 +402,11 @@ class Trainer:
         started = time.perf_counter()
         if on_exit:
             self.checkpointer.request_checkpoint()
-        extra = {"divergence": self._divergence.to_json(), "last_loss": _json_float(self._last_loss)}
+        extra = {
+            "divergence": self._divergence.to_json(),
+            "last_loss": _json_float(self._last_loss),
+            "finished": force,
+        }
         path = self.checkpointer.on_step(
             state, int(state.step), force=force, before_commit=self.tracker.flush, extra=extra
         )
@@ -423,6 +430,7 @@ class Trainer:
             self._divergence = DivergenceState.from_json(metadata.extra["divergence"])
         loss = metadata.extra.get("last_loss")
         self._last_loss = math.nan if loss is None else float(loss)
+        self._finished = bool(metadata.extra.get("finished")) and metadata.step >= self.config.num_train_steps
         if self.checkpointer is not None and path.startswith(tuple(self.checkpointer.roots)):
             self.checkpointer.note_restored(metadata.step, path, is_temporary=metadata.is_temporary)
 

@@ -20,7 +20,7 @@ from levanter import config as levanter_config
 from levanter.callbacks.core import StepInfo
 from levanter.checkpoint import latest_checkpoint_path, load_checkpoint
 from levanter.compat.hf_checkpoints import load_hf_checkpoint, save_hf_checkpoint
-from levanter.data.text.config import LmDataConfig
+from levanter.data.text.config import DirectDatasetComponent, LmDataConfig
 from levanter.errors import ConfigError, DivergedError, LevanterError, PreemptedError
 from levanter.models.llama import LlamaConfig
 from levanter.models.lm_model import LmConfig, count_parameters
@@ -195,8 +195,14 @@ def _work(config: TrainLmConfig, Vocab: Axis) -> WorkPerExample:  # noqa: N803 -
 
 
 def _hparams(config: TrainLmConfig) -> dict[str, Any]:
-    """The configuration without the paths that differ between equal runs."""
-    return levanter_config.encode(dataclasses.replace(config, data=config.data))
+    """The configuration as plain values; data sets that exist only in memory have none and are left out."""
+    components = {
+        name: DirectDatasetComponent(tags=part.tags) if isinstance(part, DirectDatasetComponent) else part
+        for name, part in config.data.components.items()
+    }
+    return levanter_config.encode(
+        dataclasses.replace(config, data=dataclasses.replace(config.data, components=components))
+    )
 
 
 def _log_shape(trainer: Trainer, config: TrainLmConfig, model: Any) -> None:

@@ -3,7 +3,7 @@
     <output_path>/metrics.jsonl       one JSON object a line: {"step": 3, "train/loss": 2.1, ...}; only values that
                                       equal runs reproduce, so two equal runs leave equal bytes
     <output_path>/logs/timing.jsonl   the same, for wall-clock values (throughput, load times)
-    <output_path>/hparams.json        configuration
+    <output_path>/logs/hparams.json   configuration, local paths included
     <output_path>/logs/summary.json   whole-run values
     <output_path>/artifacts/          files given to log_artifact
 
@@ -71,9 +71,9 @@ class JsonFileTracker(Tracker):
         self._summary.update(scalars(metrics))
 
     def log_hyperparameters(self, hparams: Mapping[str, Any]) -> None:
-        """Write ``hparams.json``."""
+        """Write ``logs/hparams.json``."""
         self._hparams.update(hparams)
-        write_text_atomic(self._path("hparams.json"), _pretty(self._hparams))
+        write_text_atomic(self._path("logs/hparams.json"), _pretty(self._hparams))
 
     def log_artifact(self, path: str, *, name: str | None = None, type: str | None = None) -> None:  # noqa: A002
         """Copy the file into ``artifacts/``."""
