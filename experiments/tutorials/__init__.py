@@ -1,0 +1,1 @@
+"""Experiments to learn from, smallest first."""

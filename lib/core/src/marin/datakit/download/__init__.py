@@ -1,0 +1,1 @@
+"""Fetch a source into documents: one module a kind of source, each a plain function over a frozen config."""

@@ -1,0 +1,1 @@
+"""Evaluation: measure an exported model. `marin.evaluation.results` is plain data and imports no jax."""
