@@ -15,7 +15,7 @@ from fray._local.child import Child, Guardian, worker_command
 from fray._local.codec import dumps, unpack_error
 from fray._local.frames import Kind
 from fray._local.future import Future
-from fray._local.handles import LocalActorHandle
+from fray._local.handles import LocalActorHandle, drop_connection
 from fray._local.hub import Hub
 from fray._local.job import wait_quietly
 from fray._local.logs import LogTail
@@ -120,8 +120,14 @@ class ProcessActorGroup:
             waiting.ready.wait(min(left_s, 0.05))
 
     def restart(self, index: int) -> None:
-        """Replace one actor by a fresh one under the same name, whatever state it is in; returns at once."""
-        self._hub.call(lambda: self._restart(self._members[index]))
+        """Replace one actor by a fresh one under the same name; returns when the old process is gone.
+
+        Calls of this process that come after wait for the new actor.
+        """
+        member = self._members[index]
+        child = self._hub.call(lambda: self._restart(member))
+        wait_quietly(lambda: child is None or child.ended, 10.0)
+        drop_connection(member.endpoint)
 
     def pid(self, index: int) -> int | None:
         """Return the process number of an actor; None while it has no process."""
@@ -206,13 +212,14 @@ class ProcessActorGroup:
         if os.path.exists(member.endpoint):
             os.unlink(member.endpoint)
 
-    def _restart(self, member: Member) -> None:
+    def _restart(self, member: Member) -> Child | None:
         if self._closing or member.ended:
             raise ActorUnavailableError(f"{self.name}-{member.index}", member.why)
         member.replacing = True
         member.ready = Future(f"{self.name}-{member.index} ready")
         if member.child is not None:
             member.child.kill()
+        return member.child
 
     def _begin_shutdown(self) -> list[Child]:
         self._closing = True

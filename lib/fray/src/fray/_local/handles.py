@@ -94,6 +94,12 @@ def _connection(endpoint: str, label: str) -> Connection:
     return connection
 
 
+def drop_connection(endpoint: str) -> None:
+    """Let the next call open a new connection; calls under way on the old one are not disturbed."""
+    with _connections_lock:
+        _connections.pop(endpoint, None)
+
+
 class LocalActorHandle:
     """A name for an actor; its public attributes are the actor's methods. Pickles to the name."""
 
