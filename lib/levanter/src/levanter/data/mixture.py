@@ -207,10 +207,19 @@ class MixtureDataset(AsyncDataset[T]):
         """Stacked leaves of the samples; components are read together and interleaved leaf by leaf."""
         groups = await self._group(indices)
         parts = await asyncio.gather(*(self.datasets[name].get_stacked(local) for name, _, local in groups))
-        out = [np.empty((len(indices), *leaf.shape[1:]), dtype=leaf.dtype) for leaf in parts[0]]
-        for (_, places, _), leaves in zip(groups, parts, strict=True):
-            for target, leaf in zip(out, leaves, strict=True):
-                target[places] = leaf
+        if len(groups) == 1:
+            return parts[0]
+        # Leaves may be one array under several names (segment ids of queries and keys): interleave it once.
+        merged: dict[tuple[int, ...], np.ndarray] = {}
+        out = []
+        for leaves in zip(*parts, strict=True):
+            identity = tuple(id(leaf) for leaf in leaves)
+            if identity not in merged:
+                target = np.empty((len(indices), *leaves[0].shape[1:]), dtype=leaves[0].dtype)
+                for (_, places, _), leaf in zip(groups, leaves, strict=True):
+                    target[places] = leaf
+                merged[identity] = target
+            out.append(merged[identity])
         return out
 
     def locate(self, indices: Sequence[int] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:

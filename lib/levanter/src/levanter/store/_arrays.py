@@ -178,13 +178,9 @@ def cut_ranges(blocks: Sequence[np.ndarray], plan: ReadPlan, lengths: np.ndarray
 
 
 def cut_windows(blocks: Sequence[np.ndarray], plan: ReadPlan, length: int, out: np.ndarray) -> None:
-    """Fill ``out`` (shape ``(n, length)``) with equally long ranges, one vectorised copy per read."""
-    order = np.argsort(plan.read_of, kind="stable")
-    bounds = np.searchsorted(plan.read_of[order], np.arange(len(blocks) + 1))
-    for number, block in enumerate(blocks):
-        rows = order[bounds[number] : bounds[number + 1]]
-        windows = np.lib.stride_tricks.sliding_window_view(block, length)
-        out[rows] = windows[plan.begin_in_read[rows]]
+    """Fill ``out`` (shape ``(n, length)``) with equally long ranges out of the blocks that were read."""
+    for row, (read, begin) in enumerate(zip(plan.read_of.tolist(), plan.begin_in_read.tolist(), strict=True)):
+        out[row] = blocks[read][begin : begin + length]
 
 
 def wait_all(futures: Sequence[ts.Future]) -> list[np.ndarray]:

@@ -9,7 +9,6 @@
   may cross shards.
 """
 
-import bisect
 import concurrent.futures
 import contextlib
 import logging
@@ -22,11 +21,13 @@ import numpy as np
 from rigging.filesystem.atomic import atomic_rename
 
 from levanter.store._arrays import is_local, join_path, local_path
+from levanter.store._verify import verify_arrays
+from levanter.store._verify import verify_cache as verify_cache
+from levanter.store._windows import plan_windows
 from levanter.store.errors import (
     CacheExistsError,
     CacheMetadataError,
     CorruptCacheError,
-    LedgerFormatError,
     RowIndexError,
     SchemaError,
 )
@@ -155,7 +156,7 @@ class SerialCacheWriter:
         with self._stack:
             self._flush()
             ledger = self._make_ledger()
-            _verify_arrays(self._target, ledger, self._schema)
+            verify_arrays(self._target, ledger, self._schema)
             write_ledger(self._target, ledger)
         self._ledger = ledger
 
@@ -226,64 +227,6 @@ def consolidate_shard_cache_ledgers(
     )
     write_ledger(root, ledger)
     return ledger
-
-
-def verify_cache(cache_dir: str, *, read_all: bool = False) -> CacheLedger:
-    """Open every field of a cache, shards included, and compare it with the ledger.
-
-    Args:
-        cache_dir: A cache of either layout.
-        read_all: Also read and decode every element (slow; finds damaged bytes).
-    Returns:
-        The ledger, its schema filled in from disk where it recorded none.
-    Raises:
-        CacheNotFinishedError: No committed ledger.
-        CorruptCacheError: A field is missing, short, or unreadable.
-        LedgerFormatError: The ledger contradicts itself or its shards.
-    """
-    ledger = read_ledger(cache_dir)
-    if ledger.layout == SHARDED:
-        for name in ledger.finished_shards:
-            shard = verify_cache(join_path(cache_dir, name), read_all=read_all)
-            if shard.total_num_rows != ledger.shard_rows[name]:
-                raise LedgerFormatError(
-                    cache_dir, f"shard {name!r} holds {shard.total_num_rows} rows, not {ledger.shard_rows[name]}"
-                )
-        return ledger
-    schema = ledger.schema or schema_on_disk(cache_dir)
-    if not schema:
-        raise CorruptCacheError(cache_dir, "*", "no field found")
-    _verify_arrays(cache_dir, ledger, schema, read_all=read_all)
-    if ledger.schema:
-        return ledger
-    counts = {name: JaggedArrayStore.open(join_path(cache_dir, name)).data_size for name in schema}
-    return CacheLedger(
-        ledger.total_num_rows, ledger.shard_rows, True, ledger.finished_shards, counts, {}, CONSOLIDATED,
-        ledger.metadata, schema,
-    )  # fmt: skip
-
-
-def _verify_arrays(cache_dir: str, ledger: CacheLedger, schema: Schema, *, read_all: bool = False) -> None:
-    for name, spec in schema.items():
-        try:
-            store = JaggedArrayStore.open(join_path(cache_dir, name), item_rank=spec.rank, dtype=spec.dtype)
-            _verify_field(cache_dir, name, store, ledger, read_all=read_all)
-        except (FileNotFoundError, ValueError) as error:
-            raise CorruptCacheError(cache_dir, name, f"cannot be read ({error})") from error
-
-
-def _verify_field(cache_dir: str, name: str, store: JaggedArrayStore, ledger: CacheLedger, *, read_all: bool) -> None:
-    if store.num_rows != ledger.total_num_rows:
-        raise CorruptCacheError(cache_dir, name, f"{store.num_rows} rows, ledger says {ledger.total_num_rows}")
-    promised = ledger.field_counts.get(name, store.data_size)
-    if store.data_size != promised:
-        raise CorruptCacheError(cache_dir, name, f"{store.data_size} elements, ledger says {promised}")
-    if store.data_size:
-        # The last element is in the last chunk; reading it proves the shard's index and that chunk decode.
-        store.read_flat_sync(np.array([store.data_size - 1]), 1)
-    if read_all:
-        for begin in range(0, store.num_rows, 65536):
-            store.get_batch_sync(range(begin, min(begin + 65536, store.num_rows)))
 
 
 class TreeCache:
@@ -384,16 +327,24 @@ class TreeCache:
             RowIndexError: A window reaches outside the field.
             SchemaError: No such field.
         """
-        out, pieces = self._plan_windows(field, offsets, length)
-        for shard, target, starts, size in pieces:
-            target.put(out, self._shard(shard).fields[field].read_flat_sync(starts, size))
+        begins = self._checked_windows(field, offsets, length)
+        pieces = plan_windows(self._ends_of(field), begins, length)
+        if len(pieces) == 1 and pieces[0].size == length:
+            return self._field(pieces[0].shard, field).read_flat_sync(pieces[0].starts, length)
+        out = self._empty_windows(field, len(begins), length)
+        for piece in pieces:
+            piece.put(out, self._field(piece.shard, field).read_flat_sync(piece.starts, piece.size))
         return out
 
     async def get_flat_field_batch(self, field: str, offsets: Sequence[int] | np.ndarray, length: int) -> np.ndarray:
         """The twin of :meth:`get_flat_field_batch_sync` for coroutines."""
-        out, pieces = self._plan_windows(field, offsets, length)
-        for shard, target, starts, size in pieces:
-            target.put(out, await self._shard(shard).fields[field].read_flat(starts, size))
+        begins = self._checked_windows(field, offsets, length)
+        pieces = plan_windows(self._ends_of(field), begins, length)
+        if len(pieces) == 1 and pieces[0].size == length:
+            return await self._field(pieces[0].shard, field).read_flat(pieces[0].starts, length)
+        out = self._empty_windows(field, len(begins), length)
+        for piece in pieces:
+            piece.put(out, await self._field(piece.shard, field).read_flat(piece.starts, piece.size))
         return out
 
     def row_lengths(self, field: str) -> np.ndarray:
@@ -449,52 +400,17 @@ class TreeCache:
             base = int(self._row_ends[shard - 1]) if shard else 0
             yield shard, places.tolist(), index[places] - base
 
-    def _plan_windows(
-        self, field: str, offsets: Sequence[int] | np.ndarray, length: int
-    ) -> tuple[np.ndarray, list[tuple[int, "_Target", np.ndarray, int]]]:
-        """Pieces of windows by shard. A window inside one shard is one piece; one that crosses has a piece a shard."""
-        ends = self._ends_of(field)
-        total = int(ends[-1]) if len(ends) else 0
-        begin = np.asarray(offsets, dtype=np.int64).reshape(-1)
-        if length < 1 or (len(begin) and (begin.min() < 0 or begin.max() + length > total)):
-            worst = int(begin.min()) if len(begin) and begin.min() < 0 else int(begin.max(initial=0))
+    def _field(self, shard: int, field: str) -> JaggedArrayStore:
+        return self._shard(shard).fields[field]
+
+    def _empty_windows(self, field: str, count: int, length: int) -> np.ndarray:
+        spec = self.schema.get(field)
+        return np.empty((count, length), dtype="int32" if spec is None else spec.dtype)
+
+    def _checked_windows(self, field: str, offsets: Sequence[int] | np.ndarray, length: int) -> np.ndarray:
+        total = self.flat_field_length(field)
+        begins = np.asarray(offsets, dtype=np.int64).reshape(-1)
+        if length < 1 or (len(begins) and (begins.min() < 0 or begins.max() + length > total)):
+            worst = int(begins.min()) if len(begins) and begins.min() < 0 else int(begins.max(initial=0))
             raise RowIndexError(f"window of {length} elements of {field!r}", worst, max(total - length + 1, 0))
-        dtype = self.schema[field].dtype if len(ends) else "int32"
-        out = np.empty((len(begin), length), dtype=dtype)
-        first = np.searchsorted(ends, begin, side="right")
-        last = np.searchsorted(ends, begin + length - 1, side="right")
-        pieces = []
-        for shard in np.unique(first).tolist():
-            rows = np.flatnonzero((first == shard) & (last == shard))
-            base = int(ends[shard - 1]) if shard else 0
-            if len(rows):
-                pieces.append((shard, _Target(rows, 0, length), begin[rows] - base, length))
-        for row in np.flatnonzero(first != last).tolist():
-            pieces += self._crossing_pieces(ends, row, int(begin[row]), length)
-        return out, pieces
-
-    def _crossing_pieces(
-        self, ends: np.ndarray, row: int, begin: int, length: int
-    ) -> list[tuple[int, "_Target", np.ndarray, int]]:
-        pieces = []
-        position = begin
-        while position < begin + length:
-            shard = bisect.bisect_right(ends, position)
-            base = int(ends[shard - 1]) if shard else 0
-            size = min(int(ends[shard]), begin + length) - position
-            target = _Target(np.array([row]), position - begin, position - begin + size)
-            pieces.append((shard, target, np.array([position - base]), size))
-            position += size
-        return pieces
-
-
-class _Target:
-    """Where pieces of windows go in the output: some rows, a span of columns."""
-
-    def __init__(self, rows: np.ndarray, begin: int, end: int) -> None:
-        self.rows = rows
-        self.begin = begin
-        self.end = end
-
-    def put(self, out: np.ndarray, values: np.ndarray) -> None:
-        out[self.rows, self.begin : self.end] = values
+        return begins

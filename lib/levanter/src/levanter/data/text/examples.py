@@ -92,10 +92,13 @@ def segments_from_eos(tokens: Any, eos_id: int) -> Any:
         >>> segments_from_eos(np.array([9, 0, 8, 0, 0, 7]), 0).tolist()
         [0, 0, 1, 1, 2, 3]
     """
-    xp = _namespace(tokens)
-    ends = (tokens == eos_id).astype(xp.int32)
-    before = xp.concatenate([xp.zeros_like(ends[..., :1]), ends[..., :-1]], axis=-1)
-    return xp.cumsum(before, axis=-1, dtype=xp.int32)
+    if isinstance(tokens, np.ndarray):
+        segments = np.zeros(tokens.shape, dtype=np.int32)
+        np.cumsum(tokens[..., :-1] == eos_id, axis=-1, dtype=np.int32, out=segments[..., 1:])
+        return segments
+    ends = (tokens == eos_id).astype(jnp.int32)
+    before = jnp.concatenate([jnp.zeros_like(ends[..., :1]), ends[..., :-1]], axis=-1)
+    return jnp.cumsum(before, axis=-1, dtype=jnp.int32)
 
 
 def causal_loss_weight(
@@ -111,17 +114,17 @@ def causal_loss_weight(
     Returns:
         float32 of the shape of ``tokens``; the last position is 0.
     """
-    xp = _namespace(tokens)
-    weight = xp.ones((*tokens.shape[:-1], tokens.shape[-1] - 1), dtype=xp.float32)
+    in_numpy = isinstance(tokens, np.ndarray)
+    predicts: Any = np.ones(tokens.shape, bool) if in_numpy else jnp.ones(tokens.shape, bool)
+    counted: Any = True
     if ignore_id is not None:
-        weight = weight * (tokens[..., 1:] != ignore_id)
+        counted = tokens[..., 1:] != ignore_id
     if segments is not None:
-        weight = weight * (segments[..., 1:] == segments[..., :-1])
-    weight = xp.concatenate([weight, xp.zeros_like(weight, shape=(*tokens.shape[:-1], 1))], axis=-1)
-    if loss_weight is not None:
-        weight = weight * loss_weight
-    return weight.astype(xp.float32)
-
-
-def _namespace(array: Any) -> Any:
-    return np if isinstance(array, np.ndarray) else jnp
+        counted = counted & (segments[..., 1:] == segments[..., :-1])
+    if in_numpy:
+        predicts[..., :-1] = counted
+        predicts[..., -1] = False
+    else:
+        predicts = predicts.at[..., :-1].set(counted).at[..., -1].set(False)
+    weight = predicts.astype(np.float32)
+    return weight if loss_weight is None else (weight * loss_weight).astype(np.float32)
