@@ -177,6 +177,45 @@ def nested_driver() -> str:
     )
 
 
+def test_a_killed_guardian_is_replaced_and_knows_what_it_must(driver, wait_gone):
+    program = driver(
+        """
+        import os, signal, time
+        from fray import Entrypoint, JobRequest, LocalClient
+
+        def wait():
+            time.sleep(600)
+
+        if __name__ == "__main__":
+            client = LocalClient()
+            first = client.submit(JobRequest("first", Entrypoint.from_binary("sh", ["-c", "echo $$; sleep 600"])))
+            while not first.logs():
+                time.sleep(0.005)
+            guardian = client._guardian
+            os.kill(guardian.pid, signal.SIGKILL)
+            os.waitid(os.P_PID, guardian.pid, os.WEXITED | os.WNOWAIT)
+            second = client.submit(JobRequest("second", Entrypoint.from_binary("sh", ["-c", "echo $$; sleep 600"])))
+            while not second.logs():
+                time.sleep(0.005)
+            print(first.logs()[0], second.logs()[0], guardian.pid, flush=True)
+            time.sleep(600)
+        """
+    )
+    pids = [int(word) for word in program.line().split()]
+    assert len(set(pids)) == 3
+    program.kill()
+    assert [pid for pid in pids if not wait_gone(pid)] == []
+
+
+def test_shutdown_without_waiting_ends_everything_all_the_same(wait_gone):
+    client = LocalClient(max_workers=1)
+    job = client.submit(JobRequest("wait", Entrypoint.from_callable(print_pid_and_wait)))
+    (pid,) = read_until(job, lambda lines: lines)
+    client.shutdown(wait=False)
+    assert wait_gone(int(pid))
+    assert job.wait(30, raise_on_failure=False) is JobStatus.STOPPED
+
+
 def test_a_killed_driver_takes_everything_along(driver, wait_gone):
     program = driver(nested_driver())
     pids = [int(word) for word in program.line().split()]

@@ -36,7 +36,7 @@ class FrayError(Exception):
 class JobRequestError(FrayError, ValueError):
     """A request contradicts itself or cannot be carried out."""
 
-    def __init__(self, field: str, value: object, expected: str, remedy: str = "Fix the request."):
+    def __init__(self, field: str, value: object, expected: str, remedy: str = "Fix the request.") -> None:
         self.field = field
         self.value = value
         self.expected = expected
@@ -46,7 +46,7 @@ class JobRequestError(FrayError, ValueError):
 class SerializationError(FrayError, TypeError):
     """A value cannot be pickled, so it cannot travel to another process."""
 
-    def __init__(self, what: str, reason: str):
+    def __init__(self, what: str, reason: str) -> None:
         self.what = what
         self.reason = reason
         super().__init__(
@@ -58,7 +58,7 @@ class SerializationError(FrayError, TypeError):
 class BackendNotFoundError(FrayError, LookupError):
     """No installed distribution offers a backend of this name."""
 
-    def __init__(self, name: str, installed: list[str]):
+    def __init__(self, name: str, installed: list[str]) -> None:
         self.name = name
         self.installed = installed
         super().__init__(
@@ -70,7 +70,7 @@ class BackendNotFoundError(FrayError, LookupError):
 class ClientClosedError(FrayError, RuntimeError):
     """The client was shut down; it starts nothing any more."""
 
-    def __init__(self, operation: str):
+    def __init__(self, operation: str) -> None:
         self.operation = operation
         super().__init__(f"client is shut down: operation={operation}; expected a live client. Make a new client.")
 
@@ -78,7 +78,7 @@ class ClientClosedError(FrayError, RuntimeError):
 class JobAlreadyExists(FrayError, FileExistsError):
     """A live job has this name, and it is not the same job."""
 
-    def __init__(self, job_name: str, handle: object = None):
+    def __init__(self, job_name: str, handle: object = None) -> None:
         self.job_name = job_name
         self.handle = handle
         super().__init__(
@@ -125,7 +125,7 @@ class JobFailed(FrayError, RuntimeError):
         signal: int | None = None,
         log_tail: tuple[str, ...] = (),
         remote_traceback: str | None = None,
-    ):
+    ) -> None:
         self.job_id = job_id
         self.failed_status = failed_status
         self.exit_code = exit_code
@@ -148,7 +148,7 @@ class JobFailed(FrayError, RuntimeError):
 class RemoteError(FrayError, RuntimeError):
     """Stand-in for an exception that cannot be revived here: its class or its content does not travel."""
 
-    def __init__(self, type_name: str, text: str, remote_traceback: str = ""):
+    def __init__(self, type_name: str, text: str, remote_traceback: str = "") -> None:
         self.type_name = type_name
         self.text = text
         self.remote_traceback = remote_traceback
@@ -161,7 +161,7 @@ class RemoteError(FrayError, RuntimeError):
 class ActorUnavailableError(FrayError, ConnectionError):
     """The actor does not answer: never started, died during the call, or was shut down."""
 
-    def __init__(self, actor: str, reason: str):
+    def __init__(self, actor: str, reason: str) -> None:
         self.actor = actor
         self.reason = reason
         super().__init__(

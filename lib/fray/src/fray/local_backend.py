@@ -62,7 +62,7 @@ class LocalClient:
         *,
         strict_pickle: bool = False,
         enforce_memory: bool = False,
-    ):
+    ) -> None:
         if mode not in ("process", "thread"):
             raise JobRequestError("mode", mode, "'process' or 'thread'")
         if max_workers is not None and max_workers < 1:
@@ -234,7 +234,7 @@ class LocalClient:
         """End every job and actor of this client and free what it holds; doing it again does nothing.
 
         Args:
-            wait: Return when every process is gone; otherwise they are killed in the background.
+            wait: Return when every process is gone; otherwise at once, and they end in the background.
         """
         with self._lock:
             if self.closed:
@@ -244,6 +244,12 @@ class LocalClient:
             self._groups, self._hosted = [], []
         if self._pid != os.getpid():
             return  # a fork of the driver owns none of this
+        if wait:
+            self._end_all(groups, hosted)
+        else:
+            threading.Thread(target=self._end_all, args=(groups, hosted), name="fray-shutdown").start()
+
+    def _end_all(self, groups: list[ProcessActorGroup | ThreadActorGroup], hosted: list[HostedActor]) -> None:
         for group in groups:
             group.shutdown()
         for actor in hosted:
@@ -288,7 +294,7 @@ class LocalClient:
 
 
 class _Raised:
-    def __init__(self, error: BaseException):
+    def __init__(self, error: BaseException) -> None:
         self.error = error
 
 

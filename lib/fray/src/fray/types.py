@@ -68,7 +68,7 @@ class EnvironmentConfig:
     env_vars: Mapping[str, str] = field(default_factory=dict)
     extras: Sequence[str] = ()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if (self.workspace is None) == (self.docker_image is None):
             raise JobRequestError(
                 "environment",
@@ -117,7 +117,7 @@ class Entrypoint:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     command: tuple[str, ...] | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if (self.fn is None) == (self.command is None):
             raise JobRequestError("entrypoint", self, "exactly one of a callable and a command")
 
@@ -172,7 +172,7 @@ class JobRequest:
     max_retries_preemption: int = 100
     fresh_process: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not self.name or any(char.isspace() for char in self.name):
             raise JobRequestError("name", self.name, "text without blanks", "Use dashes.")
         if self.replicas is None:
@@ -206,7 +206,7 @@ class ActorConfig:
     max_restarts: int | None = None
     max_task_retries: int | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.max_concurrency < 1:
             raise JobRequestError("max_concurrency", self.max_concurrency, "at least 1")
         if self.max_restarts is not None and self.max_restarts < 0:

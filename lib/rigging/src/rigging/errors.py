@@ -50,7 +50,7 @@ class RiggingError(Exception):
 class SizeParseError(RiggingError, ValueError):
     """A human-written size such as ``"4g"`` could not be read."""
 
-    def __init__(self, text: object):
+    def __init__(self, text: object) -> None:
         self.text = text
         super().__init__(
             f"cannot read a size: text={text!r}; expected a number with an optional binary unit such as "
@@ -61,7 +61,7 @@ class SizeParseError(RiggingError, ValueError):
 class ResourceError(RiggingError, ValueError):
     """A resource request names something that does not exist or contradicts itself."""
 
-    def __init__(self, field: str, value: object, expected: str, remedy: str = "Fix the resource request."):
+    def __init__(self, field: str, value: object, expected: str, remedy: str = "Fix the resource request.") -> None:
         self.field = field
         self.value = value
         self.expected = expected
@@ -71,7 +71,7 @@ class ResourceError(RiggingError, ValueError):
 class JobIdentityError(RiggingError, ValueError):
     """The environment describes a job identity that cannot be true."""
 
-    def __init__(self, variable: str, value: object, expected: str):
+    def __init__(self, variable: str, value: object, expected: str) -> None:
         self.variable = variable
         self.value = value
         self.expected = expected
@@ -84,7 +84,7 @@ class JobIdentityError(RiggingError, ValueError):
 class CanonicalJsonError(RiggingError, ValueError):
     """A value has no canonical JSON text (NaN, a set, an object, a non-string key)."""
 
-    def __init__(self, location: str, value: object, reason: str):
+    def __init__(self, location: str, value: object, reason: str) -> None:
         self.location = location
         self.value = value
         self.reason = reason
@@ -100,7 +100,9 @@ class SecretResolutionError(RiggingError, RuntimeError):
     Carries only the *category* of what was tried (``env``, ``file``), never a reference body or a value.
     """
 
-    def __init__(self, reason: str, *, tried: Sequence[str] = (), remedy: str = "Check the secret's configuration."):
+    def __init__(
+        self, reason: str, *, tried: Sequence[str] = (), remedy: str = "Check the secret's configuration."
+    ) -> None:
         self.reason = reason
         self.tried = tuple(tried)
         shown = f"; tried={list(self.tried)}" if self.tried else ""
@@ -110,7 +112,7 @@ class SecretResolutionError(RiggingError, RuntimeError):
 class ProvenanceError(RiggingError, RuntimeError):
     """The git state, or the name of the person who runs this, cannot be established."""
 
-    def __init__(self, what: str, detail: str, remedy: str):
+    def __init__(self, what: str, detail: str, remedy: str) -> None:
         self.what = what
         self.detail = detail
         super().__init__(f"cannot establish provenance: {what}; {detail}. {remedy}")
@@ -119,7 +121,7 @@ class ProvenanceError(RiggingError, RuntimeError):
 class MissingExtraError(RiggingError, ImportError):
     """An optional integration was asked for but its packages are not installed."""
 
-    def __init__(self, feature: str, extra: str, distribution: str = "marin-rigging"):
+    def __init__(self, feature: str, extra: str, distribution: str = "marin-rigging") -> None:
         self.feature = feature
         self.extra = extra
         self.distribution = distribution
@@ -136,7 +138,7 @@ class StorageError(RiggingError):
 class StoragePathError(StorageError, ValueError):
     """Text is not a storage path, or an operation would leave the path it starts from."""
 
-    def __init__(self, operation: str, path: object, expected: str):
+    def __init__(self, operation: str, path: object, expected: str) -> None:
         self.operation = operation
         self.path = path
         self.expected = expected
@@ -148,7 +150,7 @@ class StoragePathError(StorageError, ValueError):
 class DestinationExistsError(StorageError, FileExistsError):
     """A directory cannot be put in place atomically because something is already there."""
 
-    def __init__(self, path: str, reason: str):
+    def __init__(self, path: str, reason: str) -> None:
         self.path = path
         self.reason = reason
         super().__init__(
@@ -160,7 +162,7 @@ class DestinationExistsError(StorageError, FileExistsError):
 class ConditionalWriteError(StorageError, OSError):
     """Compare-and-swap lost: the stored version is not the expected one."""
 
-    def __init__(self, path: str, expected_version: str | None, actual_version: str | None):
+    def __init__(self, path: str, expected_version: str | None, actual_version: str | None) -> None:
         self.path = path
         self.expected_version = expected_version
         self.actual_version = actual_version
@@ -173,7 +175,7 @@ class ConditionalWriteError(StorageError, OSError):
 class UnsupportedConditionalWrite(StorageError, NotImplementedError):
     """The store behind a path offers no compare-and-swap, and we will not pretend that it does."""
 
-    def __init__(self, path: str, scheme: str):
+    def __init__(self, path: str, scheme: str) -> None:
         self.path = path
         self.scheme = scheme
         super().__init__(
@@ -185,7 +187,7 @@ class UnsupportedConditionalWrite(StorageError, NotImplementedError):
 class StoreBusyError(StorageError, TimeoutError):
     """The lock that serialises conditional writes of one object did not come free in time."""
 
-    def __init__(self, path: str, waited_s: float):
+    def __init__(self, path: str, waited_s: float) -> None:
         self.path = path
         self.waited_s = waited_s
         super().__init__(
@@ -201,7 +203,7 @@ class LeaseError(StorageError):
 class LeaseHeldError(LeaseError, BlockingIOError):
     """The lease is held by somebody who looks alive."""
 
-    def __init__(self, path: str, holder: str, epoch: int, reason: str):
+    def __init__(self, path: str, holder: str, epoch: int, reason: str) -> None:
         self.path = path
         self.holder = holder
         self.epoch = epoch
@@ -215,7 +217,7 @@ class LeaseHeldError(LeaseError, BlockingIOError):
 class LeaseLostError(LeaseError, RuntimeError):
     """We held the lease and no longer do: every effect from here on must be given up."""
 
-    def __init__(self, path: str, epoch: int | None, reason: str):
+    def __init__(self, path: str, epoch: int | None, reason: str) -> None:
         self.path = path
         self.epoch = epoch
         self.reason = reason
@@ -228,7 +230,7 @@ class LeaseLostError(LeaseError, RuntimeError):
 class LeaseFormatError(LeaseError, ValueError):
     """The lease file does not hold a lease, so nobody can tell who owns what."""
 
-    def __init__(self, path: str, reason: str):
+    def __init__(self, path: str, reason: str) -> None:
         self.path = path
         self.reason = reason
         super().__init__(

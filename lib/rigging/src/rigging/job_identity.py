@@ -38,7 +38,7 @@ class JobIdentity:
     coordinator: str | None = None
     attempt: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.count < 1:
             raise JobIdentityError(_env.JOB_COUNT.name, self.count, "an integer >= 1")
         if not 0 <= self.rank < self.count:

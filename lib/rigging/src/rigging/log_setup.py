@@ -73,7 +73,7 @@ class LogRingBuffer:
         ['line 1', 'line 2']
     """
 
-    def __init__(self, capacity: int = RING_CAPACITY):
+    def __init__(self, capacity: int = RING_CAPACITY) -> None:
         self._records: collections.deque[BufferedRecord] = collections.deque(maxlen=capacity)
         self._lock = threading.Lock()
         self._seq = 0
@@ -100,7 +100,7 @@ class LogRingBuffer:
 class RingBufferHandler(logging.Handler):
     """A logging handler that feeds a ``LogRingBuffer``."""
 
-    def __init__(self, buffer: LogRingBuffer):
+    def __init__(self, buffer: LogRingBuffer) -> None:
         super().__init__(level=logging.DEBUG)
         self.buffer = buffer
 

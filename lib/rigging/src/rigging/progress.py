@@ -73,7 +73,7 @@ class Progress:
         clock: Clock = SystemClock(),
         stream: TextIO | None = None,
         interval_s: float | None = None,
-    ):
+    ) -> None:
         self.total = total
         self.unit = unit
         self.description = description

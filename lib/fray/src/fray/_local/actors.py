@@ -58,7 +58,7 @@ class Member:
 class ProcessActorGroup:
     """Equal actors, each in a process of its own; see ``fray.actor.ActorGroup``."""
 
-    def __init__(self, hub: Hub, guardian: Guardian, spec: GroupSpec, folder: str, count: int, prefix: str):
+    def __init__(self, hub: Hub, guardian: Guardian, spec: GroupSpec, folder: str, count: int, prefix: str) -> None:
         self.name = spec.name
         self._hub = hub
         self._guardian = guardian
@@ -232,7 +232,7 @@ class ProcessActorGroup:
 class HostedLocalActor:
     """An actor in this process; see ``fray.client.HostedActor``."""
 
-    def __init__(self, handle: Any, stop: Callable[[], object]):
+    def __init__(self, handle: Any, stop: Callable[[], object]) -> None:
         self.handle = handle
         self._stop = stop
 

@@ -42,11 +42,15 @@ def worker_command() -> list[str]:
 class Guardian:
     """The process that kills our children when we die; see ``fray._local.guardian``."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         outer = os.environ.get(MARK_VARIABLE)
         self.mark = secrets.token_hex(8)
         # Marks are nested: whoever cleans up an outer driver also finds what its jobs started.
         self.mark_value = f"{outer}:{self.mark}" if outer else self.mark
+        self._groups: set[int] = set()
+        self._start()
+
+    def _start(self) -> None:
         read_end, self._write_end = os.pipe()
         self._process = subprocess.Popen(
             [sys.executable, "-S", "-E", guardian_module.__file__, str(read_end), self.mark],
@@ -55,14 +59,27 @@ class Guardian:
             stdin=subprocess.DEVNULL,
         )
         os.close(read_end)
+        self.pid = self._process.pid
 
     def add(self, group: int) -> None:
         """Tell it of a process group."""
-        os.write(self._write_end, b"+%d\n" % group)
+        self._groups.add(group)
+        self._tell(b"+%d\n" % group)
 
     def remove(self, group: int) -> None:
         """Tell it that a process group is gone."""
-        os.write(self._write_end, b"-%d\n" % group)
+        self._groups.discard(group)
+        self._tell(b"-%d\n" % group)
+
+    def _tell(self, line: bytes) -> None:
+        try:
+            os.write(self._write_end, line)
+        except BrokenPipeError:
+            # Somebody killed the guardian. Our children must not go unguarded.
+            os.close(self._write_end)
+            self._process.wait()
+            self._start()
+            os.write(self._write_end, b"".join(b"+%d\n" % known for known in self._groups))
 
     def close(self) -> None:
         """Let it kill what is left, and end it."""
@@ -97,7 +114,7 @@ class Child:
         extra_fds: Sequence[int] = (),
         on_frame: Callable[["Child", Kind, int, bytes], None],
         on_exit: Callable[["Child", int | None, int | None], None],
-    ):
+    ) -> None:
         self._hub = hub
         self._guardian = guardian
         self._on_frame = on_frame

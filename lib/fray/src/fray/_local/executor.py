@@ -22,7 +22,9 @@ class ActorExecutor:
         strict_pickle: Send arguments and values of calls within this process through pickle, as between processes.
     """
 
-    def __init__(self, instance: object, context: ActorContext, max_concurrency: int, strict_pickle: bool = False):
+    def __init__(
+        self, instance: object, context: ActorContext, max_concurrency: int, strict_pickle: bool = False
+    ) -> None:
         self._strict = strict_pickle
         self._instance = instance
         self._context = context

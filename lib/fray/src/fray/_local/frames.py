@@ -63,7 +63,7 @@ def _read_exactly(sock: socket.socket, count: int) -> bytearray | None:
 class FrameReader:
     """Assembles messages from a socket that is read only when something is there."""
 
-    def __init__(self, sock: socket.socket):
+    def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._buffer = bytearray()
         self.closed = False

@@ -20,7 +20,7 @@ class Future:
 
     __slots__ = ("_callbacks", "_error", "_label", "_lock", "_raw", "_ready", "_value")
 
-    def __init__(self, label: str):
+    def __init__(self, label: str) -> None:
         self._label = label
         self._lock = threading.Lock()
         self._ready: threading.Event | None = None

@@ -30,7 +30,7 @@ def unregister_in_process(endpoint: str) -> None:
 class Connection:
     """One socket from this process to one actor, shared by all threads."""
 
-    def __init__(self, endpoint: str, label: str):
+    def __init__(self, endpoint: str, label: str) -> None:
         self._label = label
         self._endpoint = endpoint
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -103,7 +103,7 @@ def drop_connection(endpoint: str) -> None:
 class LocalActorHandle:
     """A name for an actor; its public attributes are the actor's methods. Pickles to the name."""
 
-    def __init__(self, endpoint: str, group_name: str, index: int):
+    def __init__(self, endpoint: str, group_name: str, index: int) -> None:
         self._endpoint = endpoint
         self._group_name = group_name
         self._index = index
@@ -133,7 +133,7 @@ class LocalActorMethod:
 
     __slots__ = ("_actor", "_endpoint", "_name")
 
-    def __init__(self, endpoint: str, actor: str, name: str):
+    def __init__(self, endpoint: str, actor: str, name: str) -> None:
         self._endpoint = endpoint
         self._actor = actor
         self._name = name

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 class Hub:
     """An event loop in a daemon thread of its own."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
         self._posted: collections.deque[Callable[[], object]] = collections.deque()
         self._wake_in, self._wake_out = socket.socketpair()

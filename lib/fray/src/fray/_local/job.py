@@ -27,7 +27,7 @@ class Failure:
 class LocalJob:
     """Handle and state of one job; its state changes under one lock and only forward."""
 
-    def __init__(self, job_id: str, request: JobRequest, fingerprint: object):
+    def __init__(self, job_id: str, request: JobRequest, fingerprint: object) -> None:
         self._job_id = job_id
         self.request = request
         self.fingerprint = fingerprint

@@ -21,7 +21,7 @@ class LogTail:
         ['two', 'three']
     """
 
-    def __init__(self, label: str, max_lines: int = MAX_LINES, max_bytes: int = MAX_BYTES):
+    def __init__(self, label: str, max_lines: int = MAX_LINES, max_bytes: int = MAX_BYTES) -> None:
         self._label = label
         self._max_lines = max_lines
         self._max_bytes = max_bytes

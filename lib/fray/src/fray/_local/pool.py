@@ -54,7 +54,7 @@ class JobRun:
 class ProcessPool:
     """Runs jobs in child processes, at most ``max_workers`` tasks at once (a larger job runs alone)."""
 
-    def __init__(self, hub: Hub, guardian: Guardian, max_workers: int):
+    def __init__(self, hub: Hub, guardian: Guardian, max_workers: int) -> None:
         self._hub = hub
         self._guardian = guardian
         self._max = max_workers

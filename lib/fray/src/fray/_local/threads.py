@@ -26,7 +26,7 @@ class ThreadRunner:
     """Runs callables in threads, at most ``max_workers`` at once; jobs of jobs do not count, so waiting cannot
     deadlock."""
 
-    def __init__(self, max_workers: int):
+    def __init__(self, max_workers: int) -> None:
         self._slots = threading.Semaphore(max_workers)
         self._lock = threading.Lock()
         self._jobs: set[LocalJob] = set()
@@ -97,7 +97,7 @@ class ThreadActorGroup:
 
     def __init__(
         self, name: str, make: Callable[[], object], count: int, config: ActorConfig, strict_pickle: bool = False
-    ):
+    ) -> None:
         self.name = name
         self._make = make
         self._config = config

@@ -52,7 +52,7 @@ class ResourceConfig:
     image: str | None = None
     target_cluster: str | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.cpu <= 0:
             raise ResourceError("cpu", self.cpu, "a positive number of cores")
         if self.replicas < 1:

@@ -66,7 +66,7 @@ class GpuConfig:
     count: int = 1
     kind: ClassVar[DeviceKind] = "gpu"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.variant not in GPU_VARIANTS:
             raise ResourceError("gpu", self.variant, f"one of {list(GPU_VARIANTS)}")
         if self.count < 1:
@@ -110,7 +110,7 @@ class TpuConfig:
     topology: str | None = None
     kind: ClassVar[DeviceKind] = "tpu"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         get_tpu_topology(self.variant)
 
     @property

@@ -39,7 +39,7 @@ class ExponentialBackoff:
         *,
         clock: Clock = _SYSTEM,
         rng: random.Random | None = None,
-    ):
+    ) -> None:
         if not (initial > 0 and maximum >= initial and factor >= 1 and 0 <= jitter < 1):
             raise ValueError(
                 f"bad backoff: initial={initial}, maximum={maximum}, factor={factor}, jitter={jitter}; "

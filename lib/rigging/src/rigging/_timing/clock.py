@@ -78,7 +78,7 @@ class ManualClock:
 
     _POLL_S = 0.001
 
-    def __init__(self, start: float = 0.0):
+    def __init__(self, start: float = 0.0) -> None:
         self._start = float(start)
         self._elapsed = 0.0
         self._owner = threading.get_ident()

@@ -23,7 +23,7 @@ class Timer:
         2.5
     """
 
-    def __init__(self, clock: Clock = _SYSTEM):
+    def __init__(self, clock: Clock = _SYSTEM) -> None:
         self._clock = clock
         self._start_s = clock.monotonic()
         self._stop_s: float | None = None
@@ -77,7 +77,7 @@ class RateLimiter:
         7.0
     """
 
-    def __init__(self, interval_seconds: float, clock: Clock = _SYSTEM):
+    def __init__(self, interval_seconds: float, clock: Clock = _SYSTEM) -> None:
         if interval_seconds < 0:
             raise ValueError(f"bad interval: interval_seconds={interval_seconds}; expected >= 0. Pass seconds.")
         self._interval_s = interval_seconds
@@ -140,7 +140,7 @@ class TokenBucket:
         True
     """
 
-    def __init__(self, capacity: float, refill_period: float, clock: Clock = _SYSTEM):
+    def __init__(self, capacity: float, refill_period: float, clock: Clock = _SYSTEM) -> None:
         if capacity <= 0 or refill_period <= 0:
             raise ValueError(
                 f"bad bucket: capacity={capacity}, refill_period={refill_period}; expected both > 0. Fix it."

@@ -25,7 +25,7 @@ class Duration:
 
     ms: int
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         object.__setattr__(self, "ms", int(self.ms))
 
     @classmethod
@@ -84,7 +84,7 @@ class Timestamp:
 
     value_ms: int
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         object.__setattr__(self, "value_ms", int(self.value_ms))
 
     @classmethod
@@ -158,7 +158,7 @@ class Deadline:
 
     __slots__ = ("_at_monotonic_s", "_at_timestamp", "_clock")
 
-    def __init__(self, *, at_monotonic_s: float | None, at_timestamp: Timestamp | None, clock: Clock = _SYSTEM):
+    def __init__(self, *, at_monotonic_s: float | None, at_timestamp: Timestamp | None, clock: Clock = _SYSTEM) -> None:
         self._at_monotonic_s = at_monotonic_s
         self._at_timestamp = at_timestamp
         self._clock = clock

@@ -98,7 +98,7 @@ def conditional_object(path: str) -> ConditionalObject:
 class LocalConditionalObject:
     """Compare-and-swap on a file of the local disk (or of any file system with ``flock`` and atomic rename)."""
 
-    def __init__(self, path: str):
+    def __init__(self, path: str) -> None:
         self.path = os.path.abspath(path)
         self._folder, name = os.path.split(self.path)
         self._lock_path = os.path.join(self._folder, f".{name}.lock")

@@ -101,7 +101,7 @@ class Lease:
         timeout_s: float = HEARTBEAT_TIMEOUT_S,
         heartbeat_s: float = HEARTBEAT_INTERVAL_S,
         store: ConditionalObject | None = None,
-    ):
+    ) -> None:
         if not 0 < heartbeat_s < timeout_s:
             raise ValueError(
                 f"bad lease times: heartbeat_s={heartbeat_s}, timeout_s={timeout_s}; expected 0 < heartbeat_s "
@@ -294,7 +294,7 @@ class Lease:
 class HeldLease:
     """A lease that is being held, with its heartbeat thread. Made by ``Lease.hold``."""
 
-    def __init__(self, lease: Lease, epoch: int, on_lost: Callable[[LeaseLostError], object] | None):
+    def __init__(self, lease: Lease, epoch: int, on_lost: Callable[[LeaseLostError], object] | None) -> None:
         self.epoch = epoch
         self.lost = threading.Event()
         self._lease = lease

@@ -58,7 +58,7 @@ class StoragePath:
     segments: tuple[str, ...]
     rooted: bool
 
-    def __init__(self, path: "str | os.PathLike[str] | StoragePath"):
+    def __init__(self, path: "str | os.PathLike[str] | StoragePath") -> None:
         if isinstance(path, StoragePath):
             parts = (path.scheme, path.netloc, path.segments, path.rooted)
         else:

@@ -18,7 +18,7 @@ class FsspecStore:
 
     is_local = False
 
-    def __init__(self, url: str):
+    def __init__(self, url: str) -> None:
         import fsspec
 
         scheme = url.partition("://")[0]
