@@ -1,4 +1,7 @@
 import os
+import random
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -129,3 +132,52 @@ def test_ready_made_ids_pass_through(tmp_path, write_jsonl):
     settings = TokenizeSettings("passthrough", passthrough_vocab_size=10)
     cache = build_cache_in_process([path], str(tmp_path / "c"), settings)
     assert [row["input_ids"].tolist() for row in cache.get_batch_sync([0, 1])] == [[1, 2, 3], [9]]
+
+
+BUILDER = """
+import sys
+from levanter.data._shard_build import TokenizeSettings
+from levanter.data.text.cache import load_or_build_cache
+print("ready", flush=True)
+print(len(load_or_build_cache(sys.argv[3:], sys.argv[1], TokenizeSettings(sys.argv[2]))), flush=True)
+"""
+
+
+def start_builder(cache_dir, tokenizer_dir, corpus):
+    command = [sys.executable, "-c", BUILDER, str(cache_dir), tokenizer_dir, *corpus]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.slow
+def test_processes_that_want_the_same_cache_build_it_once_together(tmp_path, corpus, tokenizer_dir, tree_digest):
+    build_cache_in_process(corpus, str(tmp_path / "alone"), TokenizeSettings(tokenizer_dir))
+    builders = [start_builder(tmp_path / "c", tokenizer_dir, corpus) for _ in range(3)]
+    outputs = [builder.communicate(timeout=100)[0] for builder in builders]
+    assert [builder.returncode for builder in builders] == [0, 0, 0]
+    assert outputs == ["ready\n2000\n"] * 3
+    assert tree_digest(tmp_path / "c") == tree_digest(tmp_path / "alone")
+
+
+@pytest.mark.slow
+def test_a_build_killed_anywhere_resumes_to_the_same_bytes(tmp_path, corpus, tokenizer_dir, tree_digest):
+    build_cache_in_process(corpus, str(tmp_path / "whole"), TokenizeSettings(tokenizer_dir))
+    expected = tree_digest(tmp_path / "whole")
+    rng = random.Random(3)
+    killed = 0
+    for number in range(4):
+        target = tmp_path / f"c{number}"
+        builder = start_builder(target, tokenizer_dir, corpus)
+        assert builder.stdout is not None and builder.stdout.readline() == "ready\n"
+        with builder.stdout:
+            try:
+                builder.wait(rng.uniform(0, 0.4))
+            except subprocess.TimeoutExpired:
+                builder.kill()
+            builder.wait()
+        killed += builder.returncode != 0
+        if builder.returncode != 0 and not (target / "shard_ledger.json").exists():
+            with pytest.raises(CacheNotFinishedError):
+                TreeCache.load(str(target))
+        load_or_build_cache(corpus, str(target), TokenizeSettings(tokenizer_dir))
+        assert tree_digest(target) == expected
+    assert killed

@@ -5,10 +5,9 @@ import importlib
 import subprocess
 import sys
 
-import pytest
-
 import levanter.store
 import levanter.tokenizers
+import pytest
 
 MODULES = [
     "levanter.schedule",

@@ -5,11 +5,16 @@ was made from the same bytes with the same settings; anything else is built anew
 how many workers run, and in which order, leaves no trace.
 """
 
+import contextlib
 import dataclasses
+import fcntl
+import hashlib
 import itertools
+import logging
 import os
 import shutil
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import fsspec
@@ -24,6 +29,8 @@ from levanter.store.ledger import LEDGER_NAME, CacheLedger, metadata_differences
 from levanter.tokenizers.hf import load_tokenizer
 from levanter.tokenizers.passthrough import PassthroughTokenizer
 from levanter.tokenizers.protocol import MarinTokenizer
+
+logger = logging.getLogger(__name__)
 
 STRIPE_DOCUMENTS = 256
 """When one file is split over shards, shard *k* of *m* takes every *m*-th run of this many documents."""
@@ -118,8 +125,28 @@ def plan_shards(
     ]
 
 
-def begin_cache(cache_dir: str) -> None:
-    """Withdraw the commit of an earlier cache in the same place: while shards change, there is no cache to read."""
+@contextlib.contextmanager
+def building(cache_dir: str) -> Iterator[None]:
+    """Let one process of this machine build a local cache at a time; others wait here.
+
+    The lock is a file in the system's temporary folder, so the cache holds nothing but data; the kernel releases it
+    when its holder dies. On several machines, have one of them build.
+    """
+    if not is_local(cache_dir):
+        yield
+        return
+    name = hashlib.sha256(os.path.realpath(local_path(cache_dir)).encode()).hexdigest()[:32]
+    with open(os.path.join(tempfile.gettempdir(), f"levanter-cache-{os.getuid()}-{name}.lock"), "a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            logger.info("waiting for another process that builds %r", cache_dir)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def withdraw_commit(cache_dir: str) -> None:
+    """Remove the ledger of an earlier cache in the same place: while shards change, there is no cache to read."""
     filesystem, native = fsspec.core.url_to_fs(join_path(cache_dir, LEDGER_NAME))
     if filesystem.exists(native):
         filesystem.rm(native)

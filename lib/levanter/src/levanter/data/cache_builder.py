@@ -8,7 +8,14 @@ from collections.abc import Sequence
 
 from zephyr import Dataset, ZephyrContext
 
-from levanter.data._shard_build import TokenizeSettings, begin_cache, build_shard, finish_cache, plan_shards
+from levanter.data._shard_build import (
+    TokenizeSettings,
+    build_shard,
+    building,
+    finish_cache,
+    plan_shards,
+    withdraw_commit,
+)
 from levanter.data.sharded_datasource import OnBadRecord
 from levanter.store.ledger import CacheLedger
 
@@ -50,7 +57,8 @@ def build_token_cache(
     settings = TokenizeSettings(tokenizer, text_key, enforce_eos, enforce_bos, on_bad_record)
     settings.load()  # Fail here, not in every worker.
     jobs = plan_shards(input_paths, cache_dir, settings, num_shards)
-    begin_cache(cache_dir)
     context = ZephyrContext(name="token-cache") if context is None else context
-    context.execute(Dataset.from_list(jobs).map(build_shard))
-    return finish_cache(cache_dir, jobs)
+    with building(cache_dir):
+        withdraw_commit(cache_dir)
+        context.execute(Dataset.from_list(jobs).map(build_shard))
+        return finish_cache(cache_dir, jobs)

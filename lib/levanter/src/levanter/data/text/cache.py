@@ -4,12 +4,20 @@ Small corpora do not need workers: the tokenizer library already uses every core
 :func:`levanter.data.cache_builder.build_token_cache`, which makes the same bytes.
 """
 
+import contextlib
 import logging
 from collections.abc import Sequence
 
 from rigging.progress import Progress
 
-from levanter.data._shard_build import TokenizeSettings, begin_cache, build_shard, finish_cache, plan_shards
+from levanter.data._shard_build import (
+    TokenizeSettings,
+    build_shard,
+    building,
+    finish_cache,
+    plan_shards,
+    withdraw_commit,
+)
 from levanter.store.cache import TreeCache
 from levanter.store.errors import CacheNotFinishedError
 
@@ -30,8 +38,13 @@ def build_cache_in_process(
         SourceError: Inputs are missing or of unknown kind.
         BadRecordError: A bad record, when the settings say raise.
     """
+    with building(cache_dir):
+        return _build(input_paths, cache_dir, settings, num_shards)
+
+
+def _build(input_paths: Sequence[str], cache_dir: str, settings: TokenizeSettings, num_shards: int | None) -> TreeCache:
     jobs = plan_shards(input_paths, cache_dir, settings, num_shards)
-    begin_cache(cache_dir)
+    withdraw_commit(cache_dir)
     with Progress(len(jobs), unit="shard", description=f"tokenise {cache_dir}") as progress:
         tokens = 0
         for job in jobs:
@@ -70,4 +83,7 @@ def load_or_build_cache(
     except CacheNotFinishedError:
         if not build or not input_paths:
             raise
-    return build_cache_in_process(input_paths, cache_dir, settings, num_shards=num_shards)
+    with building(cache_dir):
+        with contextlib.suppress(CacheNotFinishedError):
+            return TreeCache.load(cache_dir, expected_metadata=expected)  # Another process built it meanwhile.
+        return _build(input_paths, cache_dir, settings, num_shards)
