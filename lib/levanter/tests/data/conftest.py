@@ -5,10 +5,6 @@ import os
 
 import pytest
 
-if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
-    # Must be set before jax starts its CPU backend: the loader is tested on 8 virtual devices.
-    os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
-
 
 @pytest.fixture(scope="session")
 def tokenizer_dir(tmp_path_factory):
