@@ -218,8 +218,9 @@ def _probe(folder: str, size: int) -> None:
             raise
         os.unlink(_write_temporary(os.path.join(folder, ".probe"), " " * size))
         return
-    with os.fdopen(descriptor, "wb", buffering=0) as file:
+    with os.fdopen(descriptor, "wb") as file:
         file.write(b" " * size)
+        file.flush()
         os.fsync(file.fileno())
 
 

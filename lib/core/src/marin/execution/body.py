@@ -86,7 +86,7 @@ def run_body(
             expired = True
             attempt.cancel.set()
     if thread.is_alive():
-        result = _stop(thread, result, clock)
+        result = _stop(thread, result, clock, in_process=not isinstance(body, RemoteCallable))
     if expired:
         result.error = StepTimeoutError(attempt.step, timeout_s or 0.0)
     if not result.resources and not isinstance(body, RemoteCallable):
@@ -113,13 +113,17 @@ def _in_thread(body: Callable[[Any], Any], argument: Any, attempt: StepAttempt, 
         result.job_id = getattr(error, "job_id", None)
 
 
-def _stop(thread: threading.Thread, result: BodyResult, clock: Clock) -> BodyResult:
-    """Stop a body whose token is set; gives up after ``GIVE_UP_S`` seconds."""
+def _stop(thread: threading.Thread, result: BodyResult, clock: Clock, *, in_process: bool) -> BodyResult:
+    """Stop a body whose token is set; gives up after ``GIVE_UP_S`` seconds.
+
+    A thread that waits for a job is left to terminate the job, which an exception in its midst would prevent.
+    """
     thread.join(POLITE_S)
     deadline = clock.monotonic() + GIVE_UP_S - POLITE_S
     while thread.is_alive() and clock.monotonic() < deadline:
         assert thread.ident is not None
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(StepCancelled))
+        if in_process:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(StepCancelled))
         thread.join(0.5)
     result.stopped = True
     if thread.is_alive():

@@ -74,7 +74,9 @@ def walk_files(root: str) -> Iterator[tuple[str, os.stat_result]]:
     found: list[tuple[str, os.stat_result]] = []
     while folders:
         folder = folders.pop()
-        for entry in os.scandir(os.path.join(root, folder) if folder else root):
+        with os.scandir(os.path.join(root, folder) if folder else root) as listing:
+            children = list(listing)
+        for entry in children:
             relative = f"{folder}/{entry.name}" if folder else entry.name
             try:
                 relative.encode("utf-8")

@@ -204,13 +204,15 @@ def _in_job(
         value = fn(*args, **kwargs)
     else:
         cancel = threading.Event()
-        if threading.current_thread() is threading.main_thread():
-            # A polite termination reaches the body through its cancel token first.
-            previous = signal.getsignal(signal.SIGTERM)
-            if previous in (signal.SIG_DFL, None):
-                signal.signal(signal.SIGTERM, lambda number, frame: cancel.set())
-        with attempt_scope(StepAttempt(**attempt, cancel=cancel)):
-            value = fn(*args, **kwargs)
+        # A polite termination reaches the body through its cancel token first; what does not react is killed.
+        in_main = threading.current_thread() is threading.main_thread()
+        previous = signal.signal(signal.SIGTERM, lambda number, frame: cancel.set()) if in_main else None
+        try:
+            with attempt_scope(StepAttempt(**attempt, cancel=cancel)):
+                value = fn(*args, **kwargs)
+        finally:
+            if in_main:
+                signal.signal(signal.SIGTERM, previous)
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = time.process_time() - before + children.ru_utime + children.ru_stime
     return value, {"cpu_s": round(cpu_s, 6), "ram_peak": peak_rss_bytes(), "scope": "job"}

@@ -6,6 +6,7 @@ occupy a thread; it is tried again until that driver is done, and its result is 
 independent branches alone.
 """
 
+import collections
 import concurrent.futures
 import contextvars
 import dataclasses
@@ -36,7 +37,7 @@ from marin.execution.step_status import StatusRecord, read_status
 from marin.execution.versions import VersionKind
 
 _WAIT_NOTE_S = 60.0
-_INTERRUPT_GRACE_S = 5.0
+_WAKE_S = 0.5
 
 
 def default_concurrency() -> int:
@@ -104,6 +105,7 @@ class StepRunner:
         self._settings = settings or RunnerSettings()
         self._nodes: dict[StepSpec, _Node] = {}
         self._outcomes: dict[StepSpec, StepOutcome] = {}
+        self._candidates: collections.deque[StepSpec] = collections.deque()
         self._lock = threading.Lock()
         self._context = contextvars.copy_context()
 
@@ -218,9 +220,12 @@ class StepRunner:
     # ---- running -----------------------------------------------------------------------------------------------------
 
     def _settle_decided(self) -> None:
-        for spec, node in list(self._nodes.items()):
+        ordered = [(spec, self._nodes[spec]) for spec in self._graph.steps if spec in self._nodes]
+        for spec, node in ordered:
             node.pending = {dep for dep in self._graph.deps[spec] if dep in self._nodes}
-        for spec, node in list(self._nodes.items()):
+            if not node.pending:
+                self._candidates.append(spec)
+        for spec, node in ordered:
             if node.decision.action is Action.SERVE and not node.deferred:
                 self._serve(spec, node)
             elif node.decision.action in (Action.KNOWN_FAILURE, Action.REFUSE):
@@ -261,12 +266,14 @@ class StepRunner:
         with concurrent.futures.ThreadPoolExecutor(limit, thread_name_prefix="marin-step") as pool:
             try:
                 while True:
-                    for spec in self._ready(set(running.values()), waiting):
+                    # No more is handed to the pool than it can start, so that a failure can still stop the rest.
+                    for spec in self._ready(limit - len(running), waiting):
                         running[pool.submit(self._try_run, spec)] = spec
                     if not running and not waiting:
                         return
                     if running:
-                        timeout = self._settings.poll_s if waiting else None
+                        # Never for ever: an interrupt may arrive in another thread and does not end the wait.
+                        timeout = self._settings.poll_s if waiting else _WAKE_S
                         done, _ = concurrent.futures.wait(
                             running, timeout, return_when=concurrent.futures.FIRST_COMPLETED
                         )
@@ -285,24 +292,17 @@ class StepRunner:
                 self._interrupt()
                 raise
 
-    def _ready(self, running: set[StepSpec], waiting: dict[StepSpec, float]) -> list[StepSpec]:
-        """Steps to start now; settles those whose inputs failed or whose inputs came out as before."""
+    def _ready(self, free: int, waiting: dict[StepSpec, float]) -> list[StepSpec]:
+        """At most ``free`` steps to start now; settles those that need not run after all."""
         now = self._settings.clock.monotonic()
-        ready = []
-        progress = True
-        while progress:
-            progress = False
-            for spec, node in self._nodes.items():
-                if spec in self._outcomes or spec in running or spec in ready or node.pending:
-                    continue
-                if spec in waiting:
-                    if waiting[spec] > now:
-                        continue
-                    del waiting[spec]
-                if self._settle_without_running(spec, node):
-                    progress = True
-                else:
-                    ready.append(spec)
+        for spec in [spec for spec, due in waiting.items() if due <= now]:
+            del waiting[spec]
+            self._candidates.append(spec)
+        ready: list[StepSpec] = []
+        while self._candidates and len(ready) < free:
+            spec = self._candidates.popleft()
+            if spec not in self._outcomes and not self._settle_without_running(spec, self._nodes[spec]):
+                ready.append(spec)
         return ready
 
     def _settle_without_running(self, spec: StepSpec, node: _Node) -> bool:
@@ -358,6 +358,8 @@ class StepRunner:
         for spec in [*added, node.spec]:
             deps = self._graph.deps[spec]
             self._nodes[spec].pending = {dep for dep in deps if dep in self._nodes and dep not in self._outcomes}
+            if not self._nodes[spec].pending:
+                self._candidates.append(spec)
         for spec in added:
             if self._nodes[spec].decision.action is Action.SERVE:
                 self._serve(spec, self._nodes[spec])
@@ -430,7 +432,11 @@ class StepRunner:
         self._outcomes[spec] = outcome
         for dependent in self._dependents().get(spec, ()):
             if dependent in self._nodes:
-                self._nodes[dependent].pending.discard(spec)
+                pending = self._nodes[dependent].pending
+                if spec in pending:
+                    pending.remove(spec)
+                    if not pending:
+                        self._candidates.append(dependent)
         with self._lock:
             self._reporter.step_finished(outcome, len(self._outcomes), self._total)
 
