@@ -12,7 +12,6 @@ import jax
 import numpy as np
 import pytest
 from haliax import Axis
-
 from levanter.data.dataset import ListAsyncDataset
 from levanter.data.text.examples import LmExample
 from levanter.models.llama import LlamaConfig, LlamaLMHeadModel

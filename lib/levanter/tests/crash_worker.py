@@ -10,7 +10,6 @@ from datetime import timedelta
 import haliax as hax
 import numpy as np
 from haliax import Axis
-
 from levanter._checkpoint.policy import KeepEvery
 from levanter.callbacks.watch import WatchConfig
 from levanter.checkpoint import CheckpointerConfig

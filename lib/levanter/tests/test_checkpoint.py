@@ -2,6 +2,7 @@
 
 import json
 import os
+from typing import Any
 
 import haliax as hax
 import jax
@@ -11,8 +12,6 @@ import pytest
 from haliax import Axis
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rigging.timing import ManualClock
-
 from levanter._checkpoint.policy import KeepEvery, Retention, SaveSituation, decide, is_permanent_step, validate_keep
 from levanter.checkpoint import (
     CheckpointerConfig,
@@ -34,6 +33,7 @@ from levanter.errors import (
 )
 from levanter.tensorstore_serialization import chunk_shape
 from levanter.tree_paths import tree_digest
+from rigging.timing import ManualClock
 
 
 def tree(seed: int = 0):
@@ -175,8 +175,8 @@ def test_decisions_follow_the_rules(step, last, elapsed, requested, force):
 
 
 def checkpointer(tmp_path, clock, **changes):
-    fields = {"base_path": str(tmp_path), "keep": [KeepEvery(10)], "append_run_id_to_base_path": False, **changes}
-    return CheckpointerConfig(**fields).create("run", clock=clock)
+    fields: dict[str, Any] = {"base_path": str(tmp_path), "keep": [KeepEvery(10)], "append_run_id_to_base_path": False}
+    return CheckpointerConfig(**(fields | changes)).create("run", clock=clock)
 
 
 def steps_on_disk(tmp_path):
@@ -244,6 +244,7 @@ def test_the_copy_is_taken_before_the_buffers_are_donated(tmp_path):
     for _ in range(5):
         x = step(x)
     saver.wait_until_finished()
+    assert path is not None
     assert np.array_equal(load_checkpoint({"x": jnp.zeros(200_000)}, path)["x"], np.arange(200_000.0))
 
 

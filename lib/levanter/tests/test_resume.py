@@ -67,7 +67,9 @@ def test_killed_and_preempted_runs_end_as_the_undisturbed_run(undisturbed):
     digest, clean = undisturbed
     folder = clean.parent / "disturbed"
     rng = random.Random(0)
-    killed = sum(signal_during_training(start(folder), folder, signal.SIGKILL, rng.uniform(0, 0.2)) for _ in range(KILLS))
+    killed = sum(
+        signal_during_training(start(folder), folder, signal.SIGKILL, rng.uniform(0, 0.2)) for _ in range(KILLS)
+    )
     assert killed >= 1
     process = start(folder)
     if signal_during_training(process, folder, signal.SIGTERM, 0.0):

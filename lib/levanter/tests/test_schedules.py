@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from levanter.errors import ConfigError
 from levanter.optim.config import AdamConfig
 from levanter.optim.schedules import DecayShape, ScheduleShape, build_schedule, cycle_bounds, steps_of
@@ -39,9 +38,7 @@ def test_cosine_is_half_way_in_the_middle():
 
 
 def test_cycles_restart_from_the_end_value_with_rewarmup():
-    config = AdamConfig(
-        learning_rate=1.0, warmup=0, rewarmup=10, min_lr_ratio=0.2, cycles=2, lr_schedule="linear"
-    )
+    config = AdamConfig(learning_rate=1.0, warmup=0, rewarmup=10, min_lr_ratio=0.2, cycles=2, lr_schedule="linear")
     assert rates(config, 200, [0, 99, 100, 105, 110, 200]) == pytest.approx([1, 0.208, 0.2, 0.6, 1, 0.2])
 
 

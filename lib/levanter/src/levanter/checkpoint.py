@@ -11,12 +11,11 @@ References:
     Layout: TensorStore OCDBT and zarr3 drivers, https://google.github.io/tensorstore/.
 """
 
-import datetime
+import datetime as dt
 import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any
 
 import fsspec
@@ -28,8 +27,14 @@ from levanter._checkpoint.discovery import discover_checkpoint_candidates as dis
 from levanter._checkpoint.discovery import discover_latest_checkpoint as discover_latest_checkpoint
 from levanter._checkpoint.discovery import is_checkpoint_path as is_checkpoint_path
 from levanter._checkpoint.discovery import latest_checkpoint_path as latest_checkpoint_path
-from levanter._checkpoint.layout import CheckpointMetadata, join, read_manifest, read_metadata
-from levanter._checkpoint.layout import write_manifest, write_metadata
+from levanter._checkpoint.layout import (
+    CheckpointMetadata,
+    join,
+    read_manifest,
+    read_metadata,
+    write_manifest,
+    write_metadata,
+)
 from levanter._checkpoint.policy import KeepEvery, Retention, SaveSituation, decide, validate_keep
 from levanter.errors import CheckpointError, CheckpointMismatchError, ConfigError
 from levanter.tensorstore_serialization import HostArray, read_arrays, snapshot, write_snapshot
@@ -55,7 +60,7 @@ class CheckpointerConfig:
 
     base_path: str = "checkpoints/"
     temporary_base_path: str | None = None
-    save_interval: timedelta | None = timedelta(minutes=15)
+    save_interval: dt.timedelta | None = dt.timedelta(minutes=15)
     keep: list[KeepEvery] | None = field(default_factory=lambda: [KeepEvery(10_000)])
     append_run_id_to_base_path: bool = True
     delete_old_temp_checkpoints: bool = True
@@ -163,8 +168,8 @@ def verify_checkpoint(path: str) -> int:
 class Checkpointer:
     """Saves a run's state as its policy says; one save at a time, on a thread.
 
-    Invariants: at most one save is in flight; a new save waits for the last one; ``wait_until_finished`` raises what the
-    thread met; older temporaries are pruned only after a newer checkpoint is committed.
+    Invariants: at most one save is in flight; a new save waits for the last one; ``wait_until_finished`` raises what
+    the thread met; older temporaries are pruned only after a newer checkpoint is committed.
     """
 
     def __init__(self, config: CheckpointerConfig, run_id: str, *, clock: Clock) -> None:
@@ -347,4 +352,4 @@ def _like(value: jax.Array, leaf: Any) -> Any:
 
 
 def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat()
+    return dt.datetime.now(dt.UTC).isoformat()

@@ -17,6 +17,7 @@ to the file that holds it.
 import argparse
 import dataclasses
 import difflib
+import enum
 import functools
 import os
 import re
@@ -24,7 +25,7 @@ import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 import draccus
 import fsspec
@@ -35,14 +36,13 @@ from draccus.utils import DraccusException, ParsingError, is_choice_type
 from levanter._env import config_dir_from_environment
 from levanter.errors import ConfigError, ConfigFileError, LevanterError, UnknownKeyError
 
-T = TypeVar("T")
 CONFIG_FLAGS = ("--config_path", "--config", "--configs")
 EXIT_BAD_CONFIG = 2
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(d|h|m|s|ms)")
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|d|h|m|s)")
 _UNITS = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds", "ms": "milliseconds"}
 
 
-def load_config(config_class: type[T], paths: Sequence[str] = (), overrides: Sequence[str] = ()) -> T:
+def load_config[T](config_class: type[T], paths: Sequence[str] = (), overrides: Sequence[str] = ()) -> T:
     """Build a config from files and dotted overrides.
 
     Args:
@@ -71,7 +71,7 @@ def load_config(config_class: type[T], paths: Sequence[str] = (), overrides: Seq
     return decode(config_class, merge_mappings(merged, parse_overrides(overrides)))
 
 
-def decode(config_class: type[T], raw: Mapping[str, Any]) -> T:
+def decode[T](config_class: type[T], raw: Mapping[str, Any]) -> T:
     """Decode a plain mapping into ``config_class``; see :func:`load_config` for the errors."""
     _check_keys(config_class, raw, ())
     try:
@@ -82,7 +82,7 @@ def decode(config_class: type[T], raw: Mapping[str, Any]) -> T:
 
 def encode(config: Any) -> dict[str, Any]:
     """Encode a config dataclass as plain YAML values; the inverse of :func:`decode`."""
-    return draccus.encode(config)
+    return _plain(draccus.encode(config))
 
 
 def dump_yaml(config: Any) -> str:
@@ -119,7 +119,7 @@ def main(*, args: Sequence[str] | None = None) -> Callable[[Callable[[Any], Any]
     return wrap
 
 
-def parse_command_line(config_class: type[T], words: Sequence[str]) -> T:
+def parse_command_line[T](config_class: type[T], words: Sequence[str]) -> T:
     """Decode command-line words, ``--config_path FILE...`` among them, into ``config_class``."""
     paths: list[str] = []
     rest: list[str] = []
@@ -217,8 +217,8 @@ def read_yaml(path: str) -> dict[str, Any]:
     """Read one YAML mapping, following ``!include other.yaml`` relative to the including file."""
     found = _find_config(path)
     try:
-        with fsspec.open(found, "r") as stream:
-            text = stream.read()
+        fs, plain = fsspec.core.url_to_fs(found)
+        text = fs.cat_file(plain).decode("utf-8")
         value = yaml.load(text, Loader=_loader_for(found))
     except (OSError, yaml.YAMLError, ValueError, ImportError) as error:
         raise ConfigFileError(path, str(error).replace("\n", " ")) from error
@@ -252,8 +252,10 @@ def format_duration(value: timedelta) -> str:
     return f"{value.total_seconds():g}s"
 
 
-draccus.decode.register(timedelta, lambda raw, path: parse_duration(raw))
-draccus.encode.register(timedelta, lambda value, declared=None: format_duration(value))
+def register_codec(cls: type, decoder: Callable[..., Any], encoder: Callable[..., Any]) -> None:
+    """Teach draccus a type: ``decoder(raw, path)`` and ``encoder(value, declared_type)``."""
+    for registry, fn in ((draccus.decode, decoder), (draccus.encode, encoder)):
+        typing.cast(Any, registry).register(cls, fn)
 
 
 def _find_config(path: str) -> str:
@@ -283,6 +285,15 @@ def _loader_for(path: str) -> type[yaml.SafeLoader]:
 
 # YAML 1.1 reads 1e-3 as a string because it lacks a dot; every training config has learning rates written that way.
 _FLOAT = re.compile(r"^[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
+
+
+def _plain(value: Any) -> Any:
+    """Containers and scalars that YAML and JSON know; string enums become strings."""
+    if isinstance(value, Mapping):
+        return {_plain(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value.value if isinstance(value, enum.Enum) else value
 
 
 def _yaml_value(text: str) -> Any:
@@ -367,3 +378,6 @@ def _config_error(error: DraccusException) -> ConfigError:
     message = getattr(error, "message", str(error))
     detail = "" if cause is error else f" ({cause})"
     return ConfigError(f"{message}{detail}; expected a value of the field's type. Fix the value.", key=key)
+
+
+register_codec(timedelta, lambda raw, path: parse_duration(raw), lambda value, declared=None: format_duration(value))

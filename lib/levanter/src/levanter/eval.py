@@ -1,10 +1,11 @@
 r"""Bits per byte: how well a model predicts text, whatever its tokenizer.
 
 Every document is tokenised, cut into windows, and each token but the first of the document is predicted once from what
-stands before it in its window. The summed surprise in nats over ``ln 2`` times the document's UTF-8 bytes is the number of
-bits the model needs per byte; tokenizers that make longer tokens get no credit for it.
+stands before it in its window. The summed surprise in nats over ``ln 2`` times the document's UTF-8 bytes is the
+number of bits the model needs per byte; tokenizers that make longer tokens get no credit for it.
 
-Windows overlap by ``stride`` tokens of context whose loss was already counted. A document's first token is predicted from
+Windows overlap by ``stride`` tokens of context whose loss was already counted. A document's first token is predicted
+from
 the beginning-of-sequence token when the tokenizer has one, else it costs ``log2 V`` bits, so that nothing is free.
 
 References:

@@ -1,7 +1,7 @@
 """Counting floating-point operations, and what fraction of the hardware they use.
 
-One multiply-add is two operations. ``full`` counts every score of attention, ``causal`` half of them; frameworks differ,
-so the convention is always logged beside the number.
+One multiply-add is two operations. ``full`` counts every score of attention, ``causal`` half of them; frameworks
+differ, so the convention is always logged beside the number.
 
 References:
     Chowdhery et al., PaLM, arXiv:2204.02311, appendix B (model FLOPs utilisation).

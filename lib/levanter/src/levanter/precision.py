@@ -57,7 +57,8 @@ class Policy:
     def parse(text: str) -> "Policy":
         """Parse ``f32``, or ``p=f32,c=bf16[,o=f32]``.
 
-        A single dtype sets all three. In the long form an unset output follows compute, an unset compute follows params.
+        A single dtype sets all three. In the long form an unset output follows compute, an unset compute follows
+        params.
 
         Raises:
             ConfigError: an unknown field or dtype.

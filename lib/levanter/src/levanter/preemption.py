@@ -7,7 +7,7 @@ stuck run can still be ended.
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from types import FrameType
 
 EXIT_PREEMPTED = 75
@@ -30,7 +30,7 @@ class PreemptionFlag:
 
 
 @contextlib.contextmanager
-def watch_for_preemption(signals: tuple[signal.Signals, ...] = (signal.SIGTERM,)) -> Iterator[PreemptionFlag]:
+def watch_for_preemption(signals: tuple[signal.Signals, ...] = (signal.SIGTERM,)) -> Generator[PreemptionFlag]:
     """Catch the signals for the length of a block.
 
     Off the main thread Python allows no handlers; the flag then never gets set and the caller's cancel event is the way

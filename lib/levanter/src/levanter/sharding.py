@@ -2,13 +2,13 @@
 
 A mapping sends axis names to mesh axes; an array's sharding follows from its names alone. Two mappings matter: the
 *parameter* mapping says where weights and optimizer state live, the *compute* mapping says how activations are split.
-The compute mapping is a context variable, so a model can constrain its activations without carrying a mesh around; where
-there is no mesh, constraints are free no-ops and the program is the single-device program.
+The compute mapping is a context variable, so a model can constrain its activations without carrying a mesh around;
+where there is no mesh, constraints are free no-ops and the program is the single-device program.
 """
 
 import contextlib
 import contextvars
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -79,7 +79,7 @@ def constrain_tree(tree: Any, mapping: AxisMapping, mesh: Mesh) -> Any:
 
 
 @contextlib.contextmanager
-def compute_sharding(mesh: Mesh | None, mapping: AxisMapping) -> Iterator[None]:
+def compute_sharding(mesh: Mesh | None, mapping: AxisMapping) -> Generator[None]:
     """Make a mesh and its compute mapping current while a step is traced; ``mesh`` None switches constraints off."""
     token = _compute.set(None if mesh is None else (mesh, mapping))
     try:

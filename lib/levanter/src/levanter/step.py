@@ -32,7 +32,8 @@ class StepSpec:
     """What fixes the compiled program.
 
     Attributes:
-        loss_fn: ``loss_fn(model, batch, key=key)`` returning a scalar, a :class:`Metric`, or either with a dictionary of
+        loss_fn: ``loss_fn(model, batch, key=key)`` returning a scalar, a :class:`Metric`, or either with a
+        dictionary of
             metrics. A scalar counts as the mean over the examples.
         batch_axis: Name of the batch axis.
         micro_size: Examples differentiated at once; None for all.

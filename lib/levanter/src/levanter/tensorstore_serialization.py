@@ -131,7 +131,7 @@ def _copy(name: str, leaf: Any) -> HostArray:
         entry = ArrayEntry(name, data.shape, data.dtype.name, chunk_shape(data.shape, data.dtype.itemsize))
         return HostArray(entry, ((tuple(slice(0, n) for n in data.shape), data),))
     parts = [
-        (_index(shard.index, value.shape), np.array(shard.data))
+        (_index(shard.index or (), value.shape), np.array(shard.data))
         for shard in value.addressable_shards
         if shard.replica_id == 0
     ]
@@ -147,7 +147,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _index(index: Sequence[slice], shape: Sequence[int]) -> tuple[slice, ...]:
+def _index(index: Sequence[Any], shape: Sequence[int]) -> tuple[slice, ...]:
     return tuple(slice(*part.indices(size)) for part, size in zip(index, shape, strict=True))
 
 
@@ -183,9 +183,9 @@ def _start_reads(path: str, name: str, opening: Any, want: jax.ShapeDtypeStruct)
     reads: dict[Any, Any] = {}
     rows = []
     for device, index in sharding.addressable_devices_indices_map(tuple(want.shape)).items():
-        key = tuple((s.start, s.stop) for s in _index(index, want.shape))
+        key = tuple((s.start, s.stop) for s in _index(index or (), want.shape))
         if key not in reads:
-            reads[key] = store[_index(index, want.shape)].read()
+            reads[key] = store[_index(index or (), want.shape)].read()
         rows.append((device, index, reads[key]))
     return rows
 

@@ -5,12 +5,14 @@
         loader = trainer.data_loader(dataset)
         result = trainer.train(state, loader)
 
-The loop dispatches a step, then looks at the numbers of the step before it, so that logging never makes the device wait.
+The loop dispatches a step, then looks at the numbers of the step before it, so that logging never makes the device
+wait.
 Only when something needs the state itself (a checkpoint, an evaluation, a hook) does it wait for the step it is at.
 
-Order after a step that something is due at: numbers are logged, hooks run, the checkpoint is taken last. Whatever a hook
-wrote before step ``n`` is therefore durable before the checkpoint of step ``n`` exists, and a resumed run neither repeats
-nor misses a line.
+Order after a step that something is due at: numbers are logged, hooks run, the checkpoint is taken last. Whatever a
+hook
+wrote before step ``n`` is therefore durable before the checkpoint of step ``n`` exists, and a resumed run neither
+repeats nor misses a line.
 """
 
 import contextlib

@@ -119,8 +119,8 @@ def read_metadata(path: str) -> CheckpointMetadata:
 
 def _read_json(path: str, name: str) -> dict[str, Any]:
     try:
-        with fsspec.open(join(path, name), "r") as stream:
-            document = json.load(stream)
+        fs, plain = fsspec.core.url_to_fs(join(path, name))
+        document = json.loads(fs.cat_file(plain))
     except FileNotFoundError as error:
         raise CheckpointNotFoundError(path) from error
     except (json.JSONDecodeError, UnicodeDecodeError, OSError) as error:

@@ -36,7 +36,8 @@ def validate_keep(keep: Sequence[KeepEvery]) -> tuple[KeepEvery, ...]:
         last = index == len(keep) - 1
         if rule.every < 1 or (rule.until is None and not last):
             raise ConfigError(
-                f"keep[{index}] every={rule.every}, until={rule.until}; expected every >= 1 and until on all but the last.",
+                f"keep[{index}] every={rule.every}, until={rule.until}; "
+                "expected every >= 1, and until on all but the last.",
                 key="trainer.checkpointer.keep",
             )
     ends = [rule.until for rule in keep if rule.until is not None]

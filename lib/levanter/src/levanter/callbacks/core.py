@@ -1,8 +1,9 @@
 """Hooks: functions called between steps with a view of the run.
 
-``every=N`` means after updates N, 2N, ... A hook that needs only numbers is a *metrics hook* and sees them one step late,
-so that the device never waits for it; any other hook makes the loop wait for its step, so give it an ``every`` above one.
-At the end of training every hook runs once more with ``force=True`` (if it takes that argument).
+``every=N`` means after updates N, 2N, ... A hook that needs only numbers is a *metrics hook* and sees them one step
+late,
+so that the device never waits for it; any other hook makes the loop wait for its step, so give it an ``every`` above
+one. At the end of training every hook runs once more with ``force=True`` (if it takes that argument).
 """
 
 import inspect

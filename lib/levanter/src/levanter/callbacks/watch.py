@@ -53,8 +53,10 @@ class WatchConfig:
     @property
     def is_enabled(self) -> bool:
         """Whether anything is watched."""
-        return bool(self.watch_targets) and self.interval > 0 and (
-            self.include_norms or self.include_per_parameter_norms or self.include_histograms
+        return (
+            bool(self.watch_targets)
+            and self.interval > 0
+            and (self.include_norms or self.include_per_parameter_norms or self.include_histograms)
         )
 
 

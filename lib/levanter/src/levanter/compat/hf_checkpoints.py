@@ -1,8 +1,8 @@
 """Llama models to and from Hugging Face folders: ``config.json``, safetensors, tokenizer files.
 
-The folder is what ``transformers`` would write: torch names, ``[out, in]`` matrices, one ``model.safetensors`` or shards
-with an index. The key map is a table (:func:`tensor_map`), read in one direction to export and in the other to import, so
-that the two cannot drift apart.
+The folder is what ``transformers`` would write: torch names, ``[out, in]`` matrices, one ``model.safetensors`` or
+shards with an index. The key map is a table (:func:`tensor_map`), read in one direction to export and in the other to
+import, so that the two cannot drift apart.
 
 Invariants: equal models give equal bytes; import refuses a missing, unexpected or ill-shaped tensor by name; a round
 trip changes no bit.
@@ -249,7 +249,7 @@ def _index(folder: str, names: dict[str, list[str]]) -> dict[str, Any]:
     total = 0
     for file in names:
         with safe_open(os.path.join(folder, file), framework="numpy") as tensors:
-            total += sum(tensors.get_tensor(name).nbytes for name in tensors.keys())  # noqa: SIM118 - not a mapping
+            total += sum(tensors.get_tensor(name).nbytes for name in tensors.keys())
     weight_map = {name: file for file, members in names.items() for name in members}
     return {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
 

@@ -142,9 +142,7 @@ def _logits(model: LlamaLMHeadModel, hidden: jax.Array) -> jax.Array:
     return logits if cap is None else cap * jnp.tanh(logits / cap)
 
 
-def _check(
-    model: LlamaLMHeadModel, prompt: Sequence[int], new: int, temperature: float, key: jax.Array | None
-) -> None:
+def _check(model: LlamaLMHeadModel, prompt: Sequence[int], new: int, temperature: float, key: jax.Array | None) -> None:
     vocab, context = model.Vocab.size, model.config.max_seq_len
     if not prompt or min(prompt) < 0 or max(prompt) >= vocab:
         raise EvaluationError(

@@ -57,7 +57,8 @@ def cross_entropy_sum(
         gradient.
 
     Example:
-        >>> total, _ = cross_entropy_sum(jnp.zeros((2, 3)), jnp.zeros((3, 4)), jnp.array([0, 1]), jnp.ones(2), CrossEntropySpec())
+        >>> x, head, labels = jnp.zeros((2, 3)), jnp.zeros((3, 4)), jnp.array([0, 1])
+        >>> total, _ = cross_entropy_sum(x, head, labels, jnp.ones(2), CrossEntropySpec())
         >>> round(float(total) / 2, 4)
         1.3863
     """
@@ -109,7 +110,8 @@ def _loss_sum(
     xs, ys, ws, _ = _chunks(x, labels, weight, _chunk_rows(x, head, spec))
 
     def step(carry: tuple, args: tuple) -> tuple[tuple, None]:
-        loss, nll, _, _ = _chunk_loss(*args, head, spec)
+        x_chunk, labels, weight = args
+        loss, nll, _ = _chunk_loss(x_chunk, labels, weight, head, spec)
         return (carry[0] + loss, carry[1] + nll), None
 
     zero = jnp.zeros((), jnp.float32)
@@ -125,7 +127,8 @@ def _loss_fwd(
 
     def step(carry: tuple, args: tuple) -> tuple[tuple, jax.Array]:
         total, nll, d_head = carry
-        loss, plain, dz, x_chunk = _chunk_loss(*args, head, spec)
+        x_chunk, chunk_labels, chunk_weight = args
+        loss, plain, dz = _chunk_loss(x_chunk, chunk_labels, chunk_weight, head, spec)
         dz = dz.astype(x.dtype)
         dx = jax.lax.dot_general(dz, head, (((1,), (contract,)), ((), ())))
         pair = (dz, x_chunk) if spec.vocab_first else (x_chunk, dz)
@@ -153,8 +156,8 @@ _loss_sum.defvjp(_loss_fwd, _loss_bwd)
 
 def _chunk_loss(
     x: jax.Array, labels: jax.Array, weight: jax.Array, head: jax.Array, spec: CrossEntropySpec
-) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Loss sums of one chunk, the gradient of its capped logits before the head, and the chunk itself."""
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Loss sums of one chunk, and the gradient of its logits."""
     z = _logits(x, head, spec)
     top = jnp.max(z, axis=-1, keepdims=True)
     e = jnp.exp(z - top)
@@ -168,7 +171,7 @@ def _chunk_loss(
     dz = e * pull[:, None] - jnp.where(hit, weight[:, None], 0.0)
     if spec.soft_cap is not None:
         dz = dz * (1.0 - jnp.square(z / spec.soft_cap))
-    return loss, nll, dz, x
+    return loss, nll, dz
 
 
 def _logits(x: jax.Array, head: jax.Array, spec: CrossEntropySpec) -> jax.Array:

@@ -3,7 +3,8 @@ r"""One attention for every model: grouped queries, any mask, two exact back-end
 ``vanilla`` holds the scores, ``flash`` does not; both compute the softmax in float32 and agree to rounding. Heads come
 before positions in every product, the order in which CPU kernels run fastest.
 
-Shape suffixes: B batch, H query heads, G key/value heads, R queries per group (H = G R), P queries, S keys, D head size.
+Shape suffixes: B batch, H query heads, G key/value heads, R queries per group (H = G R), P queries, S keys, D head
+size.
 
 References:
     Vaswani et al., arXiv:1706.03762, section 3.2; grouped queries: Ainslie et al., arXiv:2305.13245.

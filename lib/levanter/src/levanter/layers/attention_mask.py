@@ -1,6 +1,7 @@
 """Attention masks as small symbolic values.
 
-A materialised mask is quadratic in the sequence; the rules behind it are a few numbers. An :class:`AttentionMask` is the
+A materialised mask is quadratic in the sequence; the rules behind it are a few numbers. An :class:`AttentionMask` is
+the
 *conjunction* of its rules, and any rectangular block of it can be materialised on demand, which is all a blockwise
 kernel ever asks for.
 
@@ -98,7 +99,7 @@ class AttentionMask(eqx.Module):
             raise MaskError("cannot combine masks: both have segment ids; expected one set. Merge the ids first.")
         if self.is_causal and other.is_causal and not _same_offset(self.causal_offset, other.causal_offset):
             raise MaskError(
-                f"cannot combine masks: causal_offset={self.causal_offset} and {other.causal_offset}; expected equal ones."
+                f"cannot combine masks: causal_offset={self.causal_offset} and {other.causal_offset}; expected one."
             )
         return AttentionMask(
             is_causal=self.is_causal or other.is_causal,

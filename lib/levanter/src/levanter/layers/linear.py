@@ -7,19 +7,8 @@ elsewhere and is worth 10-20 % of a whole training step on CPU.
 Parameters are haliax ``Linear`` modules; the arithmetic here is on raw arrays. Weights are ``[in..., out...]``.
 """
 
-from typing import Any
-
 import haliax.nn as hnn
 import jax
-import jax.numpy as jnp
-from haliax import Axis
-
-
-def init_linear(
-    in_axes: Axis | tuple[Axis, ...], out_axes: Axis | tuple[Axis, ...], *, key: jax.Array, use_bias: bool = False
-) -> hnn.Linear:
-    """A haliax linear layer stored in-axes-first: truncated normal with std ``1 / sqrt(fan_in)``, zero bias."""
-    return hnn.Linear.init(in_axes, out_axes, key=key, use_bias=use_bias, out_first=False)
 
 
 @jax.custom_vjp
@@ -54,13 +43,3 @@ def apply_linear(layer: hnn.Linear, x: jax.Array) -> jax.Array:
     fan_in = x.shape[-1]
     y = matmul(x, weight.reshape(fan_in, -1))
     return y if layer.bias is None else y + layer.bias.array.reshape(-1)
-
-
-def fan_out(layer: Any) -> int:
-    """Product of the layer's output axes."""
-    weight = layer.weight
-    in_size = 1
-    in_axes = layer.In if isinstance(layer.In, tuple) else (layer.In,)
-    for axis in in_axes:
-        in_size *= axis.size
-    return int(jnp.size(weight.array)) // in_size

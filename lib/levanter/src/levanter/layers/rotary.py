@@ -122,8 +122,8 @@ def rotary_tables(config: RotaryConfig, head_size: int, positions: jax.Array) ->
         positions: Integer positions, any shape.
 
     Returns:
-        ``(cos, sin)``, float32, shape ``positions.shape + (head_size,)``; the sine is negated in its first half, so that
-        turning is ``x * cos + swap_halves(x) * sin``.
+        ``(cos, sin)``, float32, shape ``positions.shape + (head_size,)``; the sine is negated in its first half, so
+        that turning is ``x * cos + swap_halves(x) * sin``.
     """
     angles = positions.astype(jnp.float32)[..., None] * config.inverse_frequencies(head_size)
     scale = config.table_scale()

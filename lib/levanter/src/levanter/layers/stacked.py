@@ -1,7 +1,7 @@
 """A stack of equal blocks, compiled once and scanned.
 
-All layers' parameters live in one module whose arrays have a leading ``layers`` axis. The body of the scan is traced once
-whatever the depth, and is rematerialised by a policy that keeps what is dear to recompute (the outputs of matrix
+All layers' parameters live in one module whose arrays have a leading ``layers`` axis. The body of the scan is traced
+once whatever the depth, and is rematerialised by a policy that keeps what is dear to recompute (the outputs of matrix
 products) and drops what is cheap (norms, activations, masks, rotations). All-or-nothing policies lose on both sides:
 saving everything copies stacked residuals, saving nothing repeats every product.
 

@@ -188,7 +188,7 @@ def _loss(config: TrainLmConfig) -> Any:
     return loss
 
 
-def _work(config: TrainLmConfig, Vocab: Axis) -> WorkPerExample:  # noqa: N803 - axes are capitalised
+def _work(config: TrainLmConfig, Vocab: Axis) -> WorkPerExample:
     length = config.sequence_length
     forward = config.model.flops_per_token(Vocab.size, length)
     return WorkPerExample(tokens=length, flops=3 * forward * length)
@@ -232,7 +232,7 @@ def _with_hf_shape(config: TrainLmConfig) -> TrainLmConfig:
 def _initialize_from(config: TrainLmConfig, state: Any) -> Any:
     """Replace fresh weights, or the whole fresh state, by those of another run."""
     if config.initialize_from_hf is not None:
-        _, model = load_hf_checkpoint(config.initialize_from_hf, config=config.model)
+        _, model = load_hf_checkpoint(config.initialize_from_hf, config=_llama(config))
         return _with_model(state, model)
     if config.initialize_model_from_checkpoint_path is not None:
         path = latest_checkpoint_path(config.initialize_model_from_checkpoint_path)
@@ -267,11 +267,19 @@ def _reset_counts(opt_state: Any) -> Any:
     return visit(opt_state)
 
 
+def _llama(config: TrainLmConfig) -> LlamaConfig:
+    if not isinstance(config.model, LlamaConfig):
+        raise ConfigError(
+            f"{type(config.model).__name__} has no Hugging Face folder; expected a Llama-shaped model.", key="model"
+        )
+    return config.model
+
+
 def _add_export_hook(trainer: Trainer, config: TrainLmConfig) -> None:
     def export(info: StepInfo, force: bool = False) -> None:
         path = f"{config.hf_save_path}/step-{info.next_step}"
         save_hf_checkpoint(
-            info.eval_model, config.model, path, tokenizer=config.data.tokenizer, dtype=config.hf_save_dtype
+            info.eval_model, _llama(config), path, tokenizer=config.data.tokenizer, dtype=config.hf_save_dtype
         )
         logger.info("exported %s", path)
 

@@ -146,9 +146,7 @@ class Attention(eqx.Module):
         out = dot_product_attention(q, k, v, mask, self.spec.attention)
         return self.output(out)
 
-    def project(
-        self, x: jax.Array, rope: tuple[jax.Array, jax.Array]
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def project(self, x: jax.Array, rope: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Queries ``[B, H, P, D]``, keys and values ``[B, G, P, D]``, normed and turned."""
         q = _split_heads(apply_linear(self.q_proj, x), self.spec.Heads.size, "heads")
         k = _split_heads(apply_linear(self.k_proj, x), self.spec.KVHeads.size, "kv_head")

@@ -120,7 +120,7 @@ class LlamaConfig(LmConfig):
         return self.max_seq_len
 
     @property
-    def Embed(self) -> Axis:  # noqa: N802 - axes are capitalised
+    def Embed(self) -> Axis:
         """The residual stream."""
         return Axis("embed", self.hidden_dim)
 
@@ -150,7 +150,7 @@ class LlamaConfig(LmConfig):
         """How weights start."""
         return InitSpec(self.init_scheme, self.initializer_range, self.num_layers)
 
-    def build(self, Vocab: Axis, *, key: jax.Array) -> "LlamaLMHeadModel":  # noqa: N803
+    def build(self, Vocab: Axis, *, key: jax.Array) -> "LlamaLMHeadModel":
         """Make a freshly initialised model."""
         return LlamaLMHeadModel.init(Vocab, self, key=key)
 
@@ -187,7 +187,7 @@ class LlamaEmbedding(eqx.Module):
     norm: hnn.RmsNorm | None
 
     @staticmethod
-    def init(Vocab: Axis, config: LlamaConfig, *, key: jax.Array) -> "LlamaEmbedding":  # noqa: N803
+    def init(Vocab: Axis, config: LlamaConfig, *, key: jax.Array) -> "LlamaEmbedding":
         """Fresh parameters."""
         scale = 1.0 if config.init_scheme == "fan_in" else config.initializer_range * config.hidden_dim
         table = hnn.Embedding.init(Vocab, config.Embed, key=key, init_scale=scale)
@@ -248,7 +248,7 @@ class LlamaLMHeadModel(LmHeadModel):
     config: LlamaConfig = eqx.field(static=True)
 
     @staticmethod
-    def init(Vocab: Axis, config: LlamaConfig, *, key: jax.Array) -> "LlamaLMHeadModel":  # noqa: N803
+    def init(Vocab: Axis, config: LlamaConfig, *, key: jax.Array) -> "LlamaLMHeadModel":
         """Fresh parameters; embedding, stack and head get independent keys."""
         ke, kt, kh = jax.random.split(key, 3)
         head = None
@@ -260,7 +260,7 @@ class LlamaLMHeadModel(LmHeadModel):
         )
 
     @property
-    def Vocab(self) -> Axis:  # noqa: N802 - axes are capitalised
+    def Vocab(self) -> Axis:
         """The vocabulary axis."""
         weight = self.embeddings.token_embeddings.weight
         return Axis("vocab", weight.array.shape[0])

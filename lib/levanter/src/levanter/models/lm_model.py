@@ -26,7 +26,7 @@ class LmHeadModel(eqx.Module):
 
     @property
     @abc.abstractmethod
-    def Vocab(self) -> Axis:  # noqa: N802 - axes are capitalised
+    def Vocab(self) -> Axis:
         """The vocabulary axis."""
 
     @abc.abstractmethod
@@ -54,7 +54,7 @@ class LmConfig(PluginRegistry, discover_packages_path="levanter.models"):
         """Longest sequence the model is made for."""
         raise NotImplementedError(type(self).__name__)
 
-    def build(self, Vocab: Axis, *, key: jax.Array) -> LmHeadModel:  # noqa: N803 - axes are capitalised
+    def build(self, Vocab: Axis, *, key: jax.Array) -> LmHeadModel:
         """Make a freshly initialised model."""
         raise NotImplementedError(type(self).__name__)
 

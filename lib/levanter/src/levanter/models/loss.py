@@ -58,7 +58,7 @@ def _prepare(model: LmHeadModel, example: Any, logsumexp_weight: float, chunk: i
     weight = example.loss_weight.array
     if weight.shape != tokens.shape:
         raise ModelShapeError(
-            f"loss_weight does not fit tokens: loss_weight={weight.shape}, tokens={tokens.shape}; expected equal shapes.",
+            f"loss_weight does not fit: loss_weight={weight.shape}, tokens={tokens.shape}; expected equal shapes.",
             name="loss_weight",
         )
     labels = jnp.roll(tokens, -1, axis=-1)

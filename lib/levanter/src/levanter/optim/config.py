@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import draccus
 import optax
 from draccus import PluginRegistry
 from draccus.choice_types import CHOICE_TYPE_KEY
 from draccus.parsers.decoding import decode_dataclass
 
+from levanter.config import register_codec
 from levanter.errors import ConfigError
 from levanter.optim.schedules import Cosine, DecayShape, Schedule, ScheduleShape, build_schedule
 from levanter.optim.transforms import clip_block_rms, clip_update_norm, skip_bad_steps
@@ -61,7 +61,7 @@ class OptimizerConfig(PluginRegistry, discover_packages_path="levanter.optim"):
     rewarmup: float = 0.0
     cycle_length: float | int | list[float] | None = None
     cycles: int | list[int] | None = None
-    lr_schedule: DecayShape = field(default_factory=Cosine)
+    lr_schedule: DecayShape | str = field(default_factory=Cosine)
     weight_decay_modules: str | list[str] | None = None
 
     def __post_init__(self) -> None:
@@ -70,8 +70,7 @@ class OptimizerConfig(PluginRegistry, discover_packages_path="levanter.optim"):
                 f"learning_rate={self.learning_rate}, weight_decay={self.weight_decay}; expected both >= 0.",
                 key="optimizer",
             )
-        if isinstance(self.lr_schedule, str):
-            object.__setattr__(self, "lr_schedule", decode_shape(self.lr_schedule))
+        decode_shape(self.lr_schedule)
 
     @classmethod
     def default_choice_name(cls) -> str | None:
@@ -91,7 +90,7 @@ class OptimizerConfig(PluginRegistry, discover_packages_path="levanter.optim"):
             min_lr_ratio=self.min_lr_ratio,
             cycles=_freeze(self.cycles),
             cycle_length=_freeze(self.cycle_length),
-            decay_shape=self.lr_schedule,
+            decay_shape=decode_shape(self.lr_schedule),
         )
         return build_schedule(spec, self.learning_rate if peak is None else peak, num_train_steps)
 
@@ -200,8 +199,7 @@ def encode_shape(shape: DecayShape, declared: Any = None) -> Any:
     return {CHOICE_TYPE_KEY: DecayShape.get_choice_name(type(shape)), **vars(shape)}
 
 
-draccus.decode.register(DecayShape, decode_shape)
-draccus.encode.register(DecayShape, encode_shape)
+register_codec(DecayShape, decode_shape, encode_shape)
 
 
 def _skip_config(value: bool | int | SkipStepConfig) -> SkipStepConfig | None:

@@ -15,7 +15,8 @@ from draccus import ChoiceRegistry
 
 
 class Averaging(eqx.Module):
-    """A running average: ``model`` has the structure of the parameters, ``weight`` the total weight so far (float32)."""
+    """A running average: ``model`` has the structure of the parameters, ``weight`` the total weight so far
+    (float32)."""
 
     model: Any
     weight: jax.Array

@@ -13,6 +13,7 @@ References:
     power: Shen et al., Power Scheduler, arXiv:2408.13359, eq. 7.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -228,12 +229,12 @@ def cycle_bounds(spec: ScheduleShape, num_train_steps: int) -> list[tuple[int, i
     else:
         inner = []
     bounds = [0, *[b for b in inner if b != num_train_steps], num_train_steps]
-    if any(b <= a for a, b in zip(bounds, bounds[1:], strict=False)):
+    if any(b <= a for a, b in itertools.pairwise(bounds)):
         raise ConfigError(
             f"cycle ends {inner} do not grow inside [1, {num_train_steps}]; fix cycles or num_train_steps.",
             key="optimizer.cycles",
         )
-    return list(zip(bounds[:-1], bounds[1:], strict=True))
+    return list(itertools.pairwise(bounds))
 
 
 def steps_of(value: float, length: int, name: str) -> int:

@@ -4,7 +4,7 @@ Each is a pure optax transform: a state tuple of arrays, an update that traces. 
 undo a day: update clipping bounds how far a step may move, skip-step refuses it outright.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -77,7 +77,7 @@ def clip_update_norm(rolling: int = 128, sigma: float = 3.0) -> optax.GradientTr
         did = (norm > limit).astype(jnp.float32)
         return clipped, ClipUpdateState(rolling_push(state.history, norm), did, norm, limit)
 
-    return optax.GradientTransformation(init, update)
+    return optax.GradientTransformation(init, cast(Any, update))
 
 
 def clip_block_rms(threshold: float) -> optax.GradientTransformation:
@@ -139,4 +139,4 @@ def skip_bad_steps(
         skipped = 1.0 - good.astype(jnp.float32)
         return new, SkipStepState(kept, rolling_push(state.losses, loss), rolling_push(state.grad_norms, norm), skipped)
 
-    return optax.GradientTransformationExtraArgs(init, update)
+    return optax.GradientTransformationExtraArgs(init, cast(Any, update))

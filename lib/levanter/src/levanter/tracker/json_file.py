@@ -7,7 +7,8 @@
     <output_path>/logs/summary.json   whole-run values
     <output_path>/artifacts/          files given to log_artifact
 
-Invariants: a line is written whole or not at all (a torn last line is dropped on resume); steps never go backwards; after
+Invariants: a line is written whole or not at all (a torn last line is dropped on resume); steps never go backwards;
+after
 ``resume_at(n)`` no line has ``step >= n``, so a killed and resumed run leaves the file an undisturbed run leaves.
 """
 

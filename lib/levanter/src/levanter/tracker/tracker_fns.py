@@ -7,7 +7,7 @@ The current tracker is a context variable set by the trainer; outside a run ther
 import contextlib
 import contextvars
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 from levanter.errors import TrackerError
@@ -30,7 +30,7 @@ def get_tracker() -> Tracker:
 
 
 @contextlib.contextmanager
-def current_tracker(tracker: Tracker) -> Iterator[Tracker]:
+def current_tracker(tracker: Tracker) -> Generator[Tracker]:
     """Make ``tracker`` current for a block."""
     token = _current.set(tracker)
     try:
@@ -70,7 +70,7 @@ def jit_log(metrics: Mapping[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def collect_jit_metrics() -> Iterator[dict[str, Any]]:
+def collect_jit_metrics() -> Generator[dict[str, Any]]:
     """Collect what :func:`jit_log` records inside the block."""
     collected: dict[str, Any] = {}
     token = _jit_metrics.set(collected)
@@ -81,7 +81,7 @@ def collect_jit_metrics() -> Iterator[dict[str, Any]]:
 
 
 @contextlib.contextmanager
-def capture_time() -> Iterator[Callable[[], float]]:
+def capture_time() -> Generator[Callable[[], float]]:
     """Measure a block in seconds: ``with capture_time() as elapsed: ...; elapsed()``."""
     start = time.perf_counter()
     end: list[float] = []

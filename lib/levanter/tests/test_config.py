@@ -1,0 +1,163 @@
+"""Configuration: files, overrides, includes, and errors that name the nearest key."""
+
+import dataclasses
+from datetime import timedelta
+
+import pytest
+from levanter import config as cfg
+from levanter.errors import ConfigError, ConfigFileError, UnknownKeyError
+from levanter.main.train_lm import TrainLmConfig
+from levanter.models.llama import LlamaConfig
+from levanter.optim.config import AdamConfig
+from levanter.optim.schedules import Cosine, Linear
+from levanter.tracker.json_logger import JsonLoggerConfig
+from levanter.tracker.noop import NoopConfig
+from levanter.trainer_config import TrainerConfig
+
+PUBLISHED = """
+data: {cache_dir: cache, tokenizer: gpt2, components: {wiki: {source: {type: url, train_urls: [a.jsonl]}}}}
+model: {type: llama, hidden_dim: 32, intermediate_dim: 64, num_heads: 4, num_kv_heads: 4, num_layers: 2}
+trainer: {require_accelerator: false, train_batch_size: 8, num_train_steps: 100, mp: "p=f32,c=bfloat16",
+          tracker: {type: noop}, checkpointer: {keep: [{every: 50}], save_interval: 5m}}
+optimizer: {learning_rate: 1e-3, weight_decay: 0.1, warmup: 0.1, decay: 0.2, lr_schedule: linear}
+"""
+
+
+@pytest.fixture
+def published(tmp_path):
+    path = tmp_path / "nano.yaml"
+    path.write_text(PUBLISHED)
+    return str(path)
+
+
+def test_a_published_config_loads(published):
+    config = cfg.load_config(TrainLmConfig, [published])
+    assert isinstance(config.model, LlamaConfig) and config.model.hidden_dim == 32
+    assert config.trainer.checkpointer.save_interval == timedelta(minutes=5)
+    assert config.trainer.policy.compute == "bfloat16"
+    assert isinstance(config.trainer.tracker, NoopConfig)
+    assert config.optimizer.learning_rate == 1e-3 and config.optimizer.lr_schedule == Linear()
+
+
+def test_a_config_survives_encoding(published):
+    config = cfg.load_config(TrainLmConfig, [published])
+    assert cfg.decode(TrainLmConfig, cfg.encode(config)) == config
+    assert "num_train_steps: 100" in cfg.dump_yaml(config)
+
+
+def test_overrides_win_over_later_files_over_earlier_files(published, tmp_path):
+    later = tmp_path / "later.yaml"
+    later.write_text("trainer: {num_train_steps: 7, seed: 3}")
+    config = cfg.parse_command_line(
+        TrainLmConfig, ["--config_path", published, str(later), "--trainer.seed", "9", "--optimizer.beta2=0.9"]
+    )
+    assert (config.trainer.num_train_steps, config.trainer.seed, config.optimizer.beta2) == (7, 9, 0.9)
+    assert config.trainer.train_batch_size == 8
+
+
+def test_includes_are_relative_to_their_file(tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub/optimizer.yaml").write_text("learning_rate: 5e-4")
+    (tmp_path / "main.yaml").write_text("optimizer: !include sub/optimizer.yaml")
+    assert cfg.load_config(TrainLmConfig, [str(tmp_path / "main")]).optimizer.learning_rate == 5e-4
+
+
+@pytest.mark.parametrize(
+    ("key", "nearest"),
+    [
+        ("trainer.num_train_step", "num_train_steps"),
+        ("model.hidden_dims", "hidden_dim"),
+        ("optimizer.learning_rat", "learning_rate"),
+        ("trainer.checkpointer.keeps", "keep"),
+        ("trane", "trainer"),
+    ],
+)
+def test_unknown_keys_name_the_nearest(key, nearest):
+    with pytest.raises(UnknownKeyError) as caught:
+        cfg.load_config(TrainLmConfig, [], [f"--{key}", "1"])
+    assert caught.value.key == key and caught.value.nearest == nearest
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--model.type", "lama"], "llama"),
+        (["--trainer.num_train_steps", "x"], "num_train_steps"),
+        (["--trainer.num_train_steps", "0"], "num_train_steps=0"),
+        (["--trainer.mp", "p=f99"], "f99"),
+        (["--optimizer.lr_schedule", "sideways"], "sideways"),
+        (["--trainer.divergence.patience", "0"], "patience"),
+        (["stray"], "stray"),
+        (["--trainer.seed"], "no value"),
+        (["--initialize_from_hf", "a", "--initialize_from_checkpoint_path", "b"], "at most one"),
+    ],
+)
+def test_values_that_do_not_fit_say_why(words, text):
+    with pytest.raises(ConfigError) as caught:
+        cfg.parse_command_line(TrainLmConfig, words)
+    assert text in str(caught.value)
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path):
+    (tmp_path / "list.yaml").write_text("- 1")
+    (tmp_path / "broken.yaml").write_text("a: [")
+    for name in ("absent.yaml", "list.yaml", "broken.yaml"):
+        with pytest.raises(ConfigFileError) as caught:
+            cfg.load_config(TrainLmConfig, [str(tmp_path / name)])
+        assert name in caught.value.path
+
+
+def test_changing_a_type_drops_the_other_types_fields(tmp_path):
+    (tmp_path / "a.yaml").write_text("optimizer: {lr_schedule: {type: cosine, exponent: 2.0}}")
+    config = cfg.load_config(TrainLmConfig, [str(tmp_path / "a.yaml")])
+    assert config.optimizer.lr_schedule == Cosine(2.0)
+    config = cfg.load_config(TrainLmConfig, [str(tmp_path / "a.yaml")], ["--optimizer.lr_schedule.type", "linear"])
+    assert config.optimizer.lr_schedule == Linear()
+
+
+def test_several_trackers_and_a_batch_schedule_decode():
+    raw = {
+        "tracker": [{"type": "noop"}, {"type": "json_logger", "level": "DEBUG"}],
+        "train_batch_size": [{"start": 0, "value": 4}, {"start": 10, "value": 8}],
+    }
+    config = cfg.decode(TrainerConfig, raw)
+    assert config.trackers() == [NoopConfig(), JsonLoggerConfig(level="DEBUG")]
+    assert config.batch_schedule(4).batch_size_at_step(12) == 8
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("15m", 900), ("1h30m", 5400), ("45s", 45), (2.5, 2.5), ("250ms", 0.25)])
+def test_durations(text, seconds):
+    assert cfg.parse_duration(text).total_seconds() == seconds
+    assert cfg.parse_duration(cfg.format_duration(cfg.parse_duration(text))) == cfg.parse_duration(text)
+
+
+def test_a_duration_that_is_none_is_refused():
+    with pytest.raises(ConfigError):
+        cfg.parse_duration("soon")
+
+
+def test_the_command_prints_an_error_and_a_hint_and_exits_2(capsys):
+    @dataclasses.dataclass(frozen=True)
+    class Demo:
+        steps: int = 1
+
+    globals()["Demo"] = Demo
+
+    def run(config):
+        return config.steps
+
+    run.__annotations__ = {"config": Demo}
+    assert cfg.main(args=["--steps", "4"])(run)() == 4
+    with pytest.raises(SystemExit) as caught:
+        cfg.main(args=["--step", "4"])(run)()
+    out, err = capsys.readouterr()
+    assert caught.value.code == 2 and out == ""
+    assert err.startswith("error: ") and "\n\nhint: Did you mean `steps`?" in err
+
+
+def test_help_lists_every_key(capsys):
+    cfg.print_help(TrainLmConfig)
+    out = capsys.readouterr().out
+    for key in ("--trainer.num_train_steps", "--optimizer.type", "--z_loss_weight", "--trainer.mesh.axes"):
+        assert key in out
+    assert AdamConfig().beta2 == 0.95
