@@ -26,7 +26,7 @@ from zephyr.coordinator import (
     WorkerLost,
 )
 from zephyr.errors import IllegalTransitionError
-from zephyr.plan import Plan
+from zephyr.physical import Plan
 
 ERROR = TaskError("ValueError: x", "trace", None, retryable=True)
 

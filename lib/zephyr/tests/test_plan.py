@@ -7,7 +7,8 @@ from zephyr import Dataset, ZephyrContext, col, compute_plan
 from zephyr._ops import Load
 from zephyr._paths import FileEntry, expand_braces, resolve_glob
 from zephyr.errors import DatasetError, NoInputFilesError
-from zephyr.plan import BlocksInput, Collect, HashScatter, RangeScatter, RowScatter, SourceInput, group_files
+from zephyr.physical import BlocksInput, Collect, HashScatter, RangeScatter, RowScatter, SourceInput
+from zephyr.plan import group_files
 
 
 def load_of(ds: Dataset) -> Load:

@@ -14,7 +14,7 @@ from zephyr._shuffle.format import Part, Run, items_of
 from zephyr._shuffle.read import merge_slices
 from zephyr._shuffle.write import ShuffleWriter
 from zephyr.errors import KeyTypeError
-from zephyr.plan import HashScatter, KeySpec, RangeScatter
+from zephyr.physical import HashScatter, KeySpec, RangeScatter
 
 ITEMS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 3)), max_size=60)
 

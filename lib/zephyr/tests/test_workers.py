@@ -51,17 +51,43 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield context
 
 
+def random_pipeline(seed: int, pattern: str) -> Dataset:
+    """A chain of row operations and shuffles, chosen by the seed."""
+    rng = random.Random(seed)
+    steps: list[Callable[[Dataset], Dataset]] = [
+        lambda d: d.map(tag),
+        lambda d: d.filter(col("n") > 200),
+        lambda d: d.filter(lambda r: r["t"] != "b"),
+        lambda d: d.deduplicate("k", 3),
+        lambda d: d.sort_by(lambda r: (r["t"], r["n"]), num_output_shards=2),
+        lambda d: d.reshard(3, "rows"),
+        lambda d: d.reshard(2),
+        lambda d: d.sample(0.7, seed=seed),
+        lambda d: d.map_batches(lambda b: b.slice(1)),
+        lambda d: d.group_by("t", reducer=lambda k, it: iter(sorted(it, key=lambda r: r["n"])), num_output_shards=2),
+    ]
+    ds = Dataset.from_files(pattern).load_jsonl()
+    for step in rng.sample(steps, rng.randrange(2, 7)):
+        ds = step(ds)
+    return ds
+
+
 @pytest.mark.slow
 def test_bytes_are_equal_with_none_one_two_and_three_workers(tmp_path: Path) -> None:
     pattern = write_inputs(tmp_path / "in")
-    found = []
+    found: dict[int, list[Any]] = {}
     for num in (0, 1, 2, 3):
-        out = tmp_path / str(num)
         with ZephyrContext(max_workers=num, chunk_storage_prefix=str(tmp_path / "scratch")) as ctx:
-            result = ctx.execute(pipeline(pattern, out))
-        found.append((contents(out), result.counters))
-    assert len(found[0][0]) == 2
-    assert all(other == found[0] for other in found[1:])
+            for seed in range(8):
+                out = tmp_path / f"{num}-{seed}"
+                ds = random_pipeline(seed, pattern)
+                name = str(out / "{shard:03d}-of-{total:03d}")
+                ds = ds.write_parquet(name + ".parquet") if seed % 2 else ds.write_jsonl(name + ".jsonl.gz")
+                counted = ctx.execute(ds).counters
+                found.setdefault(seed, []).append((contents(out), counted))
+    for seed, outputs in found.items():
+        assert outputs[0][1]["zephyr/records_out"] > 0, seed
+        assert all(other == outputs[0] for other in outputs[1:]), seed
     assert list((tmp_path / "scratch").iterdir()) == []
 
 

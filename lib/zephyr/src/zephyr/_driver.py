@@ -33,7 +33,7 @@ from zephyr.coordinator import (
 )
 from zephyr.counters import CounterValues, merge
 from zephyr.errors import TaskFailedError, WorkersLostError, ZephyrError
-from zephyr.plan import Plan, Stage, WriteShard
+from zephyr.physical import Plan, Stage, WriteShard
 
 logger = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ class Driver:
         self.policy = policy
         self.clock = clock
         self.name = name
-        self.counted: list[CounterValues] = []
+        self.counted: CounterValues = {}
         self.published: list[str] = []
         self.progress: Progress | None = None
         self.outcome: Outcome | None = None
@@ -171,7 +171,7 @@ class Driver:
                 case StageStarted(stage, done):
                     self._begin_progress(self.plan.stages[stage], done)
                 case Finished(reports):
-                    self.outcome = Outcome(reports, merge(self.counted))
+                    self.outcome = Outcome(reports, self.counted)
                 case GiveUp():
                     raise self._failure(step)
 
@@ -179,10 +179,10 @@ class Driver:
         for target, written in report.written.items():
             publish(written.staged, target)
             self.published.append(target)
-        self.counted.append(report.counters)
+        self.counted = merge((self.counted, report.counters))
         if self.progress is not None:
-            seen = merge(self.counted)
-            fields = {"records": int(seen["zephyr/records_in"][1])} if "zephyr/records_in" in seen else {}
+            seen = self.counted.get("zephyr/records_in")
+            fields = {"records": int(seen[1])} if seen is not None else {}
             self.progress.advance(1, **fields)
 
     def _discard(self, spec: TaskSpec) -> None:

@@ -7,7 +7,7 @@ never share a file, and whoever sees the target sees all of it.
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 import zstandard
@@ -50,9 +50,9 @@ def read_decompressed(path: str) -> Iterator[bytes]:
     """
     with open_input(path) as stream:
         if path.endswith(".gz"):
-            yield from _gunzip(path, stream)
+            yield from _inflate(path, stream, "gzip", _new_gzip)
         elif path.endswith((".zst", ".zstd")):
-            yield from _unzstd(path, stream)
+            yield from _inflate(path, stream, "zstd", _new_zstd)
         else:
             yield from _chunks(path, stream)
 
@@ -68,49 +68,37 @@ def _chunks(path: str, stream: IO[bytes]) -> Iterator[bytes]:
         yield chunk
 
 
-def _gunzip(path: str, stream: IO[bytes]) -> Iterator[bytes]:
-    decoder = isal_zlib.decompressobj(wbits=_GZIP_WBITS)
+def _new_gzip() -> Any:
+    return isal_zlib.decompressobj(wbits=_GZIP_WBITS)
+
+
+def _new_zstd() -> Any:
+    return zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_MAX).decompressobj()
+
+
+def _inflate(path: str, stream: IO[bytes], name: str, new_decoder: Callable[[], Any]) -> Iterator[bytes]:
+    """Decompress members or frames that follow each other; the last one must be whole."""
+    decoder = new_decoder()
     started, offset = False, 0
     for chunk in _chunks(path, stream):
         while chunk:
             if decoder.eof:
-                # Members may follow each other; zero padding after the last one is legal.
-                chunk = chunk.lstrip(b"\0") if started else chunk
+                # Zero padding after the last gzip member is legal.
+                chunk = chunk.lstrip(b"\0") if name == "gzip" else chunk
                 if not chunk:
                     break
-                decoder = isal_zlib.decompressobj(wbits=_GZIP_WBITS)
+                decoder = new_decoder()
             started = True
             try:
                 out = decoder.decompress(chunk)
-            except _GzipError as error:
-                raise CorruptInputError(path, f"damaged gzip stream: {error}", offset) from error
+            except (_GzipError, zstandard.ZstdError) as error:
+                raise CorruptInputError(path, f"damaged {name} stream: {error}", offset) from error
             offset += len(chunk) - len(decoder.unused_data)
             chunk = decoder.unused_data if decoder.eof else b""
             if out:
                 yield out
     if started and not decoder.eof:
-        raise CorruptInputError(path, "truncated gzip stream", offset)
-
-
-def _unzstd(path: str, stream: IO[bytes]) -> Iterator[bytes]:
-    context = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_MAX)
-    decoder = context.decompressobj()
-    started, offset = False, 0
-    for chunk in _chunks(path, stream):
-        while chunk:
-            if decoder.eof:
-                decoder = context.decompressobj()
-            started = True
-            try:
-                out = decoder.decompress(chunk)
-            except zstandard.ZstdError as error:
-                raise CorruptInputError(path, f"damaged zstd stream: {error}", offset) from error
-            offset += len(chunk) - len(decoder.unused_data)
-            chunk = decoder.unused_data if decoder.eof else b""
-            if out:
-                yield out
-    if started and not decoder.eof:
-        raise CorruptInputError(path, "truncated zstd stream", offset)
+        raise CorruptInputError(path, f"truncated {name} stream", offset)
 
 
 # Staged output

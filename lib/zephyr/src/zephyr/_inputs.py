@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from zephyr._shuffle.format import Run, RunSlice
 from zephyr._task import BlockRef, TaskReport
-from zephyr.plan import BlocksInput, Plan, RangeScatter, ShuffleInput, SourceInput, Stage
+from zephyr.physical import BlocksInput, Plan, RangeScatter, ShuffleInput, SourceInput, Stage
 
 type TaskInputs = tuple[BlockRef | RunSlice, ...]
 

@@ -27,7 +27,7 @@ from zephyr._files import open_input
 from zephyr._paths import is_remote, local_path
 from zephyr._task import BlockRef, TaskReport, dump_block
 from zephyr.expr import Expr
-from zephyr.plan import Branch, Collect, Plan, SourceInput, Stage, WriteShard
+from zephyr.physical import Branch, Collect, Plan, SourceInput, Stage, WriteShard
 
 _VERSION = "1"
 _CHUNK = 1 << 20

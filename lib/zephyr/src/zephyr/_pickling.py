@@ -12,7 +12,7 @@ from typing import Any
 
 import cloudpickle
 
-from zephyr.plan import Plan
+from zephyr.physical import Plan
 
 
 def dump_plan(plan: Plan) -> bytes:

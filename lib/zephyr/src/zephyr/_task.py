@@ -22,7 +22,7 @@ from zephyr._shuffle.write import ShuffleWriter
 from zephyr._transforms import ChainContext, run_chain
 from zephyr.counters import CounterValues
 from zephyr.errors import ZephyrError
-from zephyr.plan import Collect, Plan, ShuffleInput, SourceInput, WriteShard
+from zephyr.physical import Collect, Plan, ShuffleInput, SourceInput, WriteShard
 from zephyr.writers import WrittenFile
 
 INLINE_BYTES = 256 << 10

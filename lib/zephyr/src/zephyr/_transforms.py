@@ -27,7 +27,7 @@ from zephyr._ops import (
 from zephyr.dataset import ShardInfo
 from zephyr.errors import RecordTypeError
 from zephyr.expr import Expr
-from zephyr.plan import CountShard, FoldShard, PhysicalOp, SumShard, WriteShard
+from zephyr.physical import CountShard, FoldShard, PhysicalOp, SumShard, WriteShard
 from zephyr.readers import read_file
 from zephyr.writers import WrittenFile, write_file
 

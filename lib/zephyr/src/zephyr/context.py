@@ -30,7 +30,8 @@ from zephyr.coordinator import Policy
 from zephyr.counters import totals
 from zephyr.dataset import Dataset
 from zephyr.errors import ContextClosedError, DatasetError
-from zephyr.plan import Plan, WriteShard, compute_plan, explain
+from zephyr.physical import Plan, WriteShard
+from zephyr.plan import compute_plan, explain
 from zephyr.worker import PLAN_FILE
 
 _BUFFER_SHARE = 4

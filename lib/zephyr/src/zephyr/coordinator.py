@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from zephyr._inputs import TaskInputs, stage_inputs
 from zephyr._task import TaskError, TaskReport, TaskSpec
 from zephyr.errors import IllegalTransitionError
-from zephyr.plan import Plan
+from zephyr.physical import Plan
 
 # Events
 
@@ -185,6 +185,7 @@ class Coordinator:
         self.idle: dict[str, None] = {}
         self.busy: dict[str, TaskSpec] = {}
         self.durations: list[float] = []
+        self.remaining = 0
         self.reports: list[tuple[TaskReport, ...]] = []
         self.over = False
         self.story: deque[str] = deque(maxlen=20)
@@ -252,7 +253,8 @@ class Coordinator:
         task.report = report
         self.durations.append(now - began)
         out: list[Instruction] = [Accept(spec, report)]
-        if all(t.report is not None for t in self.tasks):
+        self.remaining -= 1
+        if self.remaining == 0:
             out += self._end_stage(now)
         return out
 
@@ -313,6 +315,7 @@ class Coordinator:
                 task.report = self.proven.get((self.stage, shard))
             self.queue = deque(shard for shard, task in enumerate(self.tasks) if task.report is None)
             self.durations = []
+            self.remaining = len(self.queue)
             out.append(StageStarted(self.stage, len(self.tasks) - len(self.queue)))
             if self.queue:
                 return out

@@ -10,6 +10,7 @@ dividing by zero gives an infinity or NaN as IEEE 754 says.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, final
@@ -35,7 +36,7 @@ def kind_of(value: object) -> str:
     return type(value).__name__
 
 
-class Expr:
+class Expr(ABC):
     """An expression over the columns of a record; build one with `col` and `lit`.
 
     Example:
@@ -50,17 +51,17 @@ class Expr:
 
     __slots__ = ()
 
+    @abstractmethod
     def columns(self) -> frozenset[str]:
         """Names of the top-level columns that the expression reads."""
-        raise NotImplementedError
 
+    @abstractmethod
     def evaluate(self, row: Mapping[str, Any]) -> Any:
         """Value for one record; null is None.
 
         Raises:
             ExprError: operands of different kinds, or an integer result beyond 64 bits.
         """
-        raise NotImplementedError
 
     def _binary(self, op: str, other: object) -> "Expr":
         return Binary(op, self, _lift(other))

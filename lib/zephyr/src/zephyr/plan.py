@@ -10,10 +10,11 @@ the next operation is a Python callable anyway, JSON lines become dicts at once,
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
+from zephyr._explain import explain, stage_name
 from zephyr._ops import (
     Count,
     Deduplicate,
@@ -23,7 +24,6 @@ from zephyr._ops import (
     FlatMap,
     GroupBy,
     Join,
-    Key,
     ListSource,
     Load,
     LogicalOp,
@@ -32,7 +32,6 @@ from zephyr._ops import (
     Pipeline,
     Reduce,
     Reshard,
-    RowOp,
     Select,
     SortBy,
     Source,
@@ -46,179 +45,32 @@ from zephyr._ops import (
 from zephyr._paths import FileEntry, format_shard_path, resolve_glob
 from zephyr.errors import DuplicateOutputError, PlanError
 from zephyr.expr import Expr
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-# Physical vocabulary
-
-
-@dataclass(frozen=True)
-class SourceInput:
-    """Shards of source items that the plan itself carries."""
-
-    shards: tuple[tuple[Any, ...], ...]
-
-    @property
-    def num_shards(self) -> int:
-        """Number of tasks that read this input."""
-        return len(self.shards)
-
-
-@dataclass(frozen=True)
-class BlocksInput:
-    """Blocks that an earlier stage collected, gathered in order or dealt in turn."""
-
-    stage: int
-    num_shards: int
-
-
-@dataclass(frozen=True)
-class ShuffleInput:
-    """Sorted runs that an earlier stage scattered; task i reads target i."""
-
-    stage: int
-    num_shards: int
-
-
-type Input = SourceInput | BlocksInput | ShuffleInput
-
-
-@dataclass(frozen=True)
-class FoldShard:
-    """All items of a shard -> fn(iterator); an empty shard gives nothing."""
-
-    fn: Callable[[Any], Any]
-
-
-@dataclass(frozen=True)
-class CountShard:
-    """All items of a shard -> their number."""
-
-
-@dataclass(frozen=True)
-class SumShard:
-    """All numbers of a shard -> their sum; 0 for an empty one."""
-
-
-@dataclass(frozen=True)
-class WriteShard:
-    """Write shard i to paths[i]; the item afterwards is the path."""
-
-    format: Literal["jsonl", "parquet"]
-    paths: tuple[str, ...]
-    schema: "pa.Schema | None"
-    skip_existing: bool
-
-
-@dataclass(frozen=True)
-class ReduceGroups:
-    """Groups of equal keys -> reducer(key, items)."""
-
-    reducer: Callable[[Any, Any], Any]
-
-
-@dataclass(frozen=True)
-class KeepFirst:
-    """Groups of equal keys -> their first item, columns staying columns."""
-
-
-@dataclass(frozen=True)
-class JoinGroups:
-    """Groups of equal keys, left side before right -> pairs."""
-
-    combiner: Callable[[Any, Any], Any] | None
-    how: str
-
-
-@dataclass(frozen=True)
-class DropKeys:
-    """Shuffled items without their keys, in shuffle order."""
-
-
-type PhysicalOp = (
-    RowOp | FoldShard | CountShard | SumShard | WriteShard | ReduceGroups | KeepFirst | JoinGroups | DropKeys
+from zephyr.physical import (
+    BlocksInput,
+    Branch,
+    Collect,
+    CountShard,
+    DropKeys,
+    FoldShard,
+    HashScatter,
+    JoinGroups,
+    KeepFirst,
+    KeySpec,
+    Output,
+    PhysicalOp,
+    Plan,
+    RangeScatter,
+    ReduceGroups,
+    RowScatter,
+    ShuffleInput,
+    SourceInput,
+    Stage,
+    SumShard,
+    WriteShard,
 )
 
-
-@dataclass(frozen=True)
-class KeySpec:
-    """How a branch keys its items; `side` orders the branches of a join within a key."""
-
-    key: Key
-    sort_by: Key | None = None
-    side: int | None = None
-
-
-@dataclass(frozen=True)
-class Branch:
-    """Part of a stage: an input, a fused chain, and the key of a scatter."""
-
-    input: Input
-    ops: tuple[PhysicalOp, ...] = ()
-    key: KeySpec | None = None
-
-
-@dataclass(frozen=True)
-class Collect:
-    """Keep the items of each task as blocks."""
-
-
-@dataclass(frozen=True)
-class HashScatter:
-    """Send each item to the target that its key hashes to."""
-
-    num_targets: int
-    combiner: Callable[[Any, Any], Any] | None = None
-    keep_first: bool = False
-
-
-@dataclass(frozen=True)
-class RangeScatter:
-    """Sort, and let targets be ranges of keys that are chosen from a sample after the stage."""
-
-    num_targets: int
-    reverse: bool = False
-
-
-@dataclass(frozen=True)
-class RowScatter:
-    """Deal single items to the targets in turn."""
-
-    num_targets: int
-
-
-type Output = Collect | HashScatter | RangeScatter | RowScatter
-
-
-@dataclass(frozen=True)
-class Stage:
-    """Tasks that can run side by side."""
-
-    index: int
-    name: str
-    branches: tuple[Branch, ...]
-    output: Output
-
-    @property
-    def num_tasks(self) -> int:
-        """One task per shard of every branch."""
-        return sum(branch.input.num_shards for branch in self.branches)
-
-    def locate(self, shard: int) -> tuple[Branch, int]:
-        """Branch of a task and the task's number within it."""
-        for branch in self.branches:
-            if shard < branch.input.num_shards:
-                return branch, shard
-            shard -= branch.input.num_shards
-        raise IndexError(shard)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Stages in the order in which they run; the last one holds the results."""
-
-    stages: tuple[Stage, ...]
+if TYPE_CHECKING:
+    pass
 
 
 # Planning
@@ -258,15 +110,17 @@ class _Planner:
         self.stages: list[Stage] = []
 
     def branches(self, pipeline: Pipeline) -> list[Branch]:
+        """Open branches at the end of a pipeline, after the stages before them."""
         branches = self._source(pipeline.source)
         for op in pipeline.ops:
             branches = self._apply(branches, op)
         return branches
 
     def end_stage(self, branches: Sequence[Branch], output: Output) -> int:
+        """Close the branches into a stage; returns its number."""
         index = len(self.stages)
         done = tuple(replace(branch, ops=optimize(branch.ops)) for branch in branches)
-        name = _stage_name(done, output)
+        name = stage_name(done, output)
         self.stages.append(Stage(index, name, done, output))
         return index
 
@@ -418,96 +272,4 @@ def _needs_rows(op: PhysicalOp) -> bool:
     return isinstance(op, Map | FlatMap | MapShard | Window | WindowBy | FoldShard)
 
 
-# Explaining
-
-
-_NAMES = {
-    "FlatMap": "flat_map",
-    "MapShard": "map_shard",
-    "MapBatches": "map_batches",
-    "WindowBy": "window_by",
-    "TakePerShard": "take",
-    "FoldShard": "fold",
-    "CountShard": "count",
-    "SumShard": "sum",
-    "ReduceGroups": "reduce",
-    "KeepFirst": "keep_first",
-    "JoinGroups": "join",
-    "DropKeys": "",
-}
-
-
-def op_name(op: PhysicalOp) -> str:
-    """Short name of an operation, as in the method that made it."""
-    if isinstance(op, Load):
-        return "load" if op.format == "auto" else f"load_{op.format}"
-    if isinstance(op, WriteShard):
-        return f"write_{op.format}"
-    name = type(op).__name__
-    return _NAMES.get(name, name.lower())
-
-
-def _output_name(output: Output) -> str:
-    return {"HashScatter": "shuffle", "RangeScatter": "sort", "RowScatter": "deal"}.get(type(output).__name__, "")
-
-
-def _stage_name(branches: tuple[Branch, ...], output: Output) -> str:
-    chains = [" → ".join(filter(None, map(op_name, branch.ops))) for branch in branches]
-    body = " | ".join(dict.fromkeys(chain for chain in chains if chain))
-    return " → ".join(part for part in (body, _output_name(output)) if part) or "items"
-
-
-def explain(plan: Plan) -> str:
-    """Describe a plan, one line per stage and one per operation that is more than its name."""
-    lines = []
-    for stage in plan.stages:
-        lines.append(f"stage {stage.index}: {stage.name} [{stage.num_tasks} tasks]")
-        for branch in stage.branches:
-            lines.append(f"  from {_describe_input(branch.input)}")
-            lines.extend(f"  {text}" for op in branch.ops if (text := _describe(op)))
-            if branch.key is not None:
-                sort = "" if branch.key.sort_by is None else f", sort_by={_describe_key(branch.key.sort_by)}"
-                lines.append(f"  key={_describe_key(branch.key.key)}{sort}")
-        lines.append(f"  to {_describe_output(stage.output)}")
-    return "\n".join(lines)
-
-
-def _describe_input(source: Input) -> str:
-    match source:
-        case SourceInput(shards):
-            items = sum(map(len, shards))
-            return f"source: {items} items in {len(shards)} shards"
-        case BlocksInput(stage, num):
-            return f"blocks of stage {stage} in {num} shards"
-        case ShuffleInput(stage, num):
-            return f"shuffle of stage {stage} in {num} targets"
-
-
-def _describe(op: PhysicalOp) -> str:
-    match op:
-        case Load():
-            columns = "all" if op.columns is None else ", ".join(op.columns) or "none"
-            pushed = "" if op.predicate is None else f", filter {op.predicate!r} pushed down"
-            return f"{op_name(op)}: columns {columns}{pushed}, as {'rows' if op.as_rows else 'Arrow batches'}"
-        case Filter(predicate) if isinstance(predicate, Expr):
-            return f"filter: {predicate!r} on Arrow batches"
-        case WriteShard():
-            first = op.paths[0] if op.paths else "nothing"
-            return f"{op_name(op)}: {len(op.paths)} files, first {first}{', skip_existing' if op.skip_existing else ''}"
-    return ""
-
-
-def _describe_key(key: Key) -> str:
-    return repr(key) if isinstance(key, Expr | str) else getattr(key, "__qualname__", type(key).__name__)
-
-
-def _describe_output(output: Output) -> str:
-    match output:
-        case HashScatter(num, combiner, keep_first):
-            early = ", combined early" if combiner is not None or keep_first else ""
-            return f"{num} targets by key hash{early}"
-        case RangeScatter(num, reverse):
-            return f"{num} targets by key range{', descending' if reverse else ''}"
-        case RowScatter(num):
-            return f"{num} targets in turn"
-    return "collected blocks"
+__all__ = ["compute_plan", "explain", "group_files", "optimize"]

@@ -8,7 +8,7 @@ import os
 import pickle
 
 from zephyr._task import TaskError, TaskReport, TaskSettings, TaskSpec, describe_error, run_task
-from zephyr.plan import Plan
+from zephyr.physical import Plan
 
 PLAN_FILE = "plan.pkl"
 

@@ -82,6 +82,7 @@ class _JsonlSink:
         self.file = file
 
     def write(self, blocks: Iterable[Block]) -> int:
+        """Write all items; returns how many."""
         writer = CompressedWriter(self.file)
         encoder = msgspec.json.Encoder()
         count = 0
@@ -94,6 +95,7 @@ class _JsonlSink:
         return count
 
     def check(self, count: int) -> None:
+        """Compare what is on disk with what was written."""
         with open_input(self.file.path) as stream:
             size = stream.seek(0, 2)
         if size != self.file.size_bytes:
@@ -122,6 +124,7 @@ class _Counted:
         self.error: OutputError | None = None
 
     def write(self, data: bytes) -> int:
+        """Pass bytes on to the staged file."""
         try:
             return self.file.write(data)
         except OutputError as error:
@@ -129,21 +132,27 @@ class _Counted:
             raise
 
     def flush(self) -> None:
+        """Nothing is buffered here."""
         return
 
     def close(self) -> None:
+        """The staged file is closed by its owner."""
         self.closed = True
 
     def tell(self) -> int:
+        """Bytes so far."""
         return self.file.size_bytes
 
     def seekable(self) -> bool:
+        """Never."""
         return False
 
     def readable(self) -> bool:
+        """Never."""
         return False
 
     def writable(self) -> bool:
+        """Always."""
         return True
 
 
@@ -160,6 +169,7 @@ class _ParquetSink:
         self.stream: _Counted | None = None
 
     def write(self, blocks: Iterable[Block]) -> int:
+        """Write all items; returns how many."""
         target = self.file.target
         for batch in batches_of(blocks, operation="write_parquet", where=target):
             self._admit(batch)
@@ -174,6 +184,7 @@ class _ParquetSink:
         return self.count
 
     def check(self, count: int) -> None:
+        """Compare what is on disk with what was written."""
         with open_input(self.file.path) as stream:
             try:
                 found = pq.read_metadata(stream).num_rows

@@ -33,7 +33,7 @@ from zephyr._shuffle.format import (
     with_items,
 )
 from zephyr._shuffle.write import first_of_each
-from zephyr.plan import DropKeys, JoinGroups, KeepFirst, PhysicalOp, ReduceGroups
+from zephyr.physical import DropKeys, JoinGroups, KeepFirst, PhysicalOp, ReduceGroups
 
 _OUTPUT_ROWS = 65_536
 

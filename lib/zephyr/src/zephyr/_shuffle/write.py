@@ -36,7 +36,7 @@ from zephyr._shuffle.format import (
 )
 from zephyr.errors import ExprError
 from zephyr.expr import Column, Expr
-from zephyr.plan import HashScatter, KeySpec, Output, RangeScatter, RowScatter
+from zephyr.physical import HashScatter, KeySpec, Output, RangeScatter, RowScatter
 
 _SAMPLES_PER_RUN = 256
 _COMBINE_ITEMS = 1 << 17
