@@ -15,11 +15,12 @@ import hashlib
 import os
 import time
 from collections.abc import Generator
-from dataclasses import dataclass
 from typing import Final, Protocol
 
-from rigging.errors import ConditionalWriteError, StoreBusyError, UnsupportedConditionalWrite
+from rigging.errors import ConditionalWriteError, StoragePathError, StoreBusyError, UnsupportedConditionalWrite
+from rigging.filesystem._adapters.s3 import S3ConditionalObject
 from rigging.filesystem._stores import local_path
+from rigging.filesystem._versioned import VersionedBytes
 from rigging.filesystem.atomic import fsync_path, unique_temp_path
 
 __all__ = [
@@ -32,14 +33,6 @@ __all__ = [
 ]
 
 _LOCK_PATIENCE_S: Final = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class VersionedBytes:
-    """Content of an object and the version under which it was read."""
-
-    data: bytes
-    version: str
 
 
 class ConditionalObject(Protocol):
@@ -75,9 +68,11 @@ def conditional_object(path: str) -> ConditionalObject:
     """Return the object at ``path`` with compare-and-swap.
 
     Args:
-        path: A local path or ``file://`` URL.
+        path: A local path, ``file://`` or ``s3://`` URL.
     Raises:
         UnsupportedConditionalWrite: The store cannot compare and swap, or no adapter for it ships.
+        MissingExtraError: ``s3://`` without the extra ``s3``.
+        StoragePathError: An ``s3://`` URL without a bucket or key.
 
     Example:
         >>> import tempfile, os
@@ -90,6 +85,11 @@ def conditional_object(path: str) -> ConditionalObject:
         rigging.errors.ConditionalWriteError: conditional write refused: ...
     """
     native = local_path(path)
+    if path.startswith("s3://"):
+        bucket, _, key = path.removeprefix("s3://").partition("/")
+        if not bucket or not key:
+            raise StoragePathError("conditional_object", path, "s3://bucket/key")
+        return S3ConditionalObject(path, bucket, key)
     if native is None:
         raise UnsupportedConditionalWrite(path, path.partition("://")[0])
     return LocalConditionalObject(native)

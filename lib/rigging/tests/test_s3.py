@@ -1,0 +1,172 @@
+"""S3 by a real server on loopback: compare-and-swap, leases, and the verbs of StoragePath."""
+
+import importlib.util
+import os
+import threading
+
+import pytest
+from rigging.errors import ConditionalWriteError, LeaseLostError, MissingExtraError, StoragePathError
+from rigging.filesystem.conditional import conditional_object
+from rigging.filesystem.lease import Lease
+from rigging.filesystem.storage_path import StoragePath
+from rigging.timing import ManualClock
+
+HAVE_S3 = importlib.util.find_spec("botocore") is not None
+HAVE_SERVER = HAVE_S3 and importlib.util.find_spec("moto") is not None and importlib.util.find_spec("flask") is not None
+needs_server = pytest.mark.skipif(not HAVE_SERVER, reason="the group interop is not installed")
+# The libraries of others warn about their own futures; that is not ours to fail on.
+pytestmark = [pytest.mark.interop, pytest.mark.filterwarnings("default")]
+
+
+@pytest.fixture(scope="module")
+def endpoint():
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def bucket(endpoint, monkeypatch):
+    from rigging.filesystem._adapters.s3 import s3_client
+
+    for name, value in (
+        ("AWS_ENDPOINT_URL", endpoint),
+        ("AWS_ACCESS_KEY_ID", "test"),
+        ("AWS_SECRET_ACCESS_KEY", "test"),
+        ("AWS_DEFAULT_REGION", "us-east-1"),
+    ):
+        monkeypatch.setenv(name, value)
+    s3_client.cache_clear()
+    name = f"example-{os.urandom(4).hex()}"
+    s3_client().create_bucket(Bucket=name)
+    yield f"s3://{name}"
+    s3_client.cache_clear()
+
+
+@pytest.mark.skipif(HAVE_S3, reason="the extra s3 is installed")
+def test_without_the_extra_the_error_names_it():
+    with pytest.raises(MissingExtraError, match=r"marin-rigging\[s3\]"):
+        conditional_object("s3://example-bucket/x")
+
+
+@needs_server
+def test_create_replace_and_delete_ask_for_the_version(bucket):
+    thing = conditional_object(f"{bucket}/a/x")
+    assert thing.read() is None
+    first = thing.write(b"1", expected_version=None)
+    with pytest.raises(ConditionalWriteError) as caught:
+        thing.write(b"2", expected_version=None)
+    assert caught.value.actual_version == first
+    second = thing.write(b"2", expected_version=first)
+    with pytest.raises(ConditionalWriteError):
+        thing.write(b"3", expected_version=first)
+    with pytest.raises(ConditionalWriteError):
+        thing.delete(expected_version=first)
+    stored = thing.read()
+    assert stored is not None and (stored.data, stored.version) == (b"2", second)
+    thing.delete(expected_version=second)
+    assert thing.read() is None
+    with pytest.raises(ConditionalWriteError):
+        thing.delete(expected_version=second)
+    with pytest.raises(ConditionalWriteError):
+        thing.write(b"4", expected_version=second)
+
+
+@needs_server
+def test_a_missing_bucket_is_an_error_and_not_an_absent_object(bucket):
+    with pytest.raises(OSError, match="NoSuchBucket"):
+        conditional_object("s3://example-no-such-bucket/x").write(b"1", expected_version=None)
+    for bad in ("s3://", "s3://bucket", "s3://bucket/"):
+        with pytest.raises(StoragePathError):
+            conditional_object(bad)
+
+
+@needs_server
+def test_threads_that_share_a_client_lose_no_increment(bucket):
+    conditional_object(f"{bucket}/counter").write(b"0", expected_version=None)
+    lost = []
+
+    def count():
+        counter = conditional_object(f"{bucket}/counter")
+        done = 0
+        while done < 25:
+            stored = counter.read()
+            assert stored is not None
+            try:
+                counter.write(str(int(stored.data) + 1).encode(), expected_version=stored.version)
+                done += 1
+            except ConditionalWriteError:
+                lost.append(1)
+
+    threads = [threading.Thread(target=count) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    stored = conditional_object(f"{bucket}/counter").read()
+    assert stored is not None and stored.data == b"75"
+
+
+@needs_server
+def test_leases_work_the_same_on_s3(bucket):
+    clock = ManualClock()
+    first, second = Lease(f"{bucket}/lease", clock=clock), Lease(f"{bucket}/lease", clock=clock)
+    assert first.try_acquire() == 1 and second.try_acquire() is None
+    first.refresh()
+    first.release()
+    assert second.try_acquire() == 2
+    with pytest.raises(LeaseLostError):
+        first.refresh()
+    clock.advance(1)
+    assert first.try_acquire() is None
+    clock.advance(90)
+    assert first.try_acquire() == 3
+    with pytest.raises(LeaseLostError, match="written epoch 3"):
+        second.refresh()
+
+
+@needs_server
+def test_a_write_whose_answer_was_lost_is_recognised_as_our_own(bucket):
+    class LosesOneAnswer:
+        """The real object; one write succeeds at the server and its retry is refused."""
+
+        def __init__(self, path):
+            self.inner, self.path, self.lose = conditional_object(path), path, False
+
+        def read(self):
+            return self.inner.read()
+
+        def write(self, data, *, expected_version):
+            version = self.inner.write(data, expected_version=expected_version)
+            if self.lose:
+                self.lose = False
+                raise ConditionalWriteError(self.path, expected_version, version)
+            return version
+
+        def delete(self, *, expected_version):
+            self.inner.delete(expected_version=expected_version)
+
+    store = LosesOneAnswer(f"{bucket}/lease")
+    lease = Lease(f"{bucket}/lease", clock=ManualClock(), store=store)
+    store.lose = True
+    assert lease.try_acquire() == 1
+    store.lose = True
+    lease.refresh()
+    lease.refresh()
+    assert lease.epoch == 1
+
+
+@needs_server
+def test_the_storage_verbs_work_on_s3(bucket):
+    base = StoragePath(bucket) / "store"
+    (base / "a" / "one.txt").write_text("ä1")
+    (base / "a" / "two.txt").write_text("2")
+    assert (base / "a/one.txt").read_text() == "ä1" and (base / "a/one.txt").size() == 3
+    assert [entry.name for entry in StoragePath(f"{base}/a/*.txt").glob()] == ["one.txt", "two.txt"]
+    assert [entry.name for entry in (base / "a").ls()] == ["one.txt", "two.txt"]
+    (base / "a").rmtree()
+    assert not (base / "a/one.txt").exists()
