@@ -8,10 +8,12 @@ how many workers run, and in which order, leaves no trace.
 import contextlib
 import dataclasses
 import fcntl
+import functools
 import hashlib
 import itertools
 import logging
 import os
+import pathlib
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -28,7 +30,6 @@ from levanter.store.errors import CacheNotFinishedError, CorruptCacheError, Ledg
 from levanter.store.ledger import LEDGER_NAME, CacheLedger, metadata_differences, read_ledger_or_none
 from levanter.tokenizers.hf import load_tokenizer
 from levanter.tokenizers.passthrough import PassthroughTokenizer
-from levanter.tokenizers.protocol import MarinTokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -57,15 +58,8 @@ class TokenizeSettings:
     passthrough_vocab_size: int | None = None
 
     def load(self) -> BatchTokenizer:
-        """The tokeniser these settings describe."""
-        tokenizer: MarinTokenizer
-        if self.tokenizer == "passthrough":
-            if self.passthrough_vocab_size is None:
-                raise ValueError("tokenizer='passthrough' needs a vocabulary size. Set vocab_size.")
-            tokenizer = PassthroughTokenizer(self.passthrough_vocab_size)
-            return BatchTokenizer(tokenizer, enforce_bos=False, enforce_eos=False)
-        tokenizer = load_tokenizer(self.tokenizer)
-        return BatchTokenizer(tokenizer, enforce_bos=self.enforce_bos, enforce_eos=self.enforce_eos)
+        """The tokeniser these settings describe; kept for the next call while its files do not change."""
+        return _load(self, _stamp(self.tokenizer))
 
     def metadata(self, tokenizer: BatchTokenizer) -> dict[str, Any]:
         """What the ledger records; equal metadata means equal tokens for equal input."""
@@ -74,6 +68,25 @@ class TokenizeSettings:
             "format": {"type": "text", "text_key": self.text_key},
             "on_bad_record": self.on_bad_record,
         }
+
+
+@functools.lru_cache(maxsize=4)
+def _load(settings: TokenizeSettings, stamp: tuple[tuple[str, int, int], ...]) -> BatchTokenizer:
+    del stamp  # Part of the key: changed files are another tokenizer.
+    if settings.tokenizer != "passthrough":
+        loaded = load_tokenizer(settings.tokenizer)
+        return BatchTokenizer(loaded, enforce_bos=settings.enforce_bos, enforce_eos=settings.enforce_eos)
+    if settings.passthrough_vocab_size is None:
+        raise ValueError("tokenizer='passthrough' needs a vocabulary size; expected vocab_size >= 1. Set vocab_size.")
+    tokenizer = PassthroughTokenizer(settings.passthrough_vocab_size)
+    return BatchTokenizer(tokenizer, enforce_bos=False, enforce_eos=False)
+
+
+def _stamp(path: str) -> tuple[tuple[str, int, int], ...]:
+    """Names, sizes and times of the files of a tokenizer; empty when there are none."""
+    place = pathlib.Path(local_path(path))
+    files = sorted(place.glob("*.json*") if place.is_dir() else place.parent.glob(f"{place.name}*"))
+    return tuple((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,6 +5,7 @@ document, and the chat template). When only ``tokenizer.json`` is given, the rol
 among its control tokens (:data:`ROLE_NAMES`).
 """
 
+import functools
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -52,11 +53,9 @@ class HfTokenizer:
         name_or_path: str = "",
         chat_template: str | None = None,
     ) -> None:
-        model = tokenizer.to_str()
-        # Whether control-token strings in a text are parsed is a switch on the Rust object, so there are two of them.
-        self._as_text = _plain(model)
+        self._as_text = _plain(tokenizer.to_str())
+        self._model = self._as_text.to_str()
         self._as_text.encode_special_tokens = True
-        self._as_control = _plain(model)
         self._name_or_path = name_or_path
         self._chat_template = chat_template
         self._vocab = self._as_text.get_vocab(with_added_tokens=True)
@@ -67,8 +66,13 @@ class HfTokenizer:
         for role, token in self._roles.items():
             if token not in self._vocab:
                 raise TokenizerFileError(name_or_path, f"{role}={token!r} is not in the vocabulary")
-        identity = json.dumps([json.loads(model), self._roles], sort_keys=True)
-        self._fingerprint = hashlib.sha256(identity.encode()).hexdigest()
+        roles_text = json.dumps(self._roles, sort_keys=True)
+        self._fingerprint = hashlib.sha256(f"{roles_text}\n{self._model}".encode()).hexdigest()
+
+    @functools.cached_property
+    def _as_control(self) -> Tokenizer:
+        """The model that parses control-token strings; a switch on the Rust object, so it takes a second one."""
+        return _plain(self._model)
 
     @property
     def name_or_path(self) -> str:
@@ -190,7 +194,7 @@ class HfTokenizer:
         return dict(self._roles)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self._as_control.to_str(), self._roles, self._name_or_path, self._chat_template)
+        return _rebuild, (self._model, self._roles, self._name_or_path, self._chat_template)
 
     def __repr__(self) -> str:
         return f"HfTokenizer({self._name_or_path!r}, vocab_size={self.vocab_size}, roles={self._roles})"
