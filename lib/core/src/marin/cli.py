@@ -202,3 +202,7 @@ def main(arguments: list[str] | None = None) -> None:
 def _usage_help(error: click.ClickException) -> str:
     context = getattr(error, "ctx", None)
     return f"{context.command_path} --help" if context is not None else "marin --help"
+
+
+if __name__ == "__main__":
+    main()

@@ -42,7 +42,8 @@ from typing import Any
 
 
 def _rebuild(cls: type["MarinError"], message: str, state: dict[str, Any]) -> "MarinError":
-    error = cls.__new__(cls)
+    # A class that is also an OSError has that layout, whichever builtin its ``__new__`` is found on.
+    error = OSError.__new__(cls) if issubclass(cls, OSError) else cls.__new__(cls)
     Exception.__init__(error, message)
     error.__dict__.update(state)
     return error

@@ -1,0 +1,210 @@
+"""How long planning takes, how long a finished graph takes to be served, and what one step costs beside redun.
+
+Planning: a chain, a wide fan-in and a stack of full diamonds, lowered and ordered without touching a store.
+Serving: a finished chain where every step is asked for, so that every status is read.
+Overhead: the same chain of trivial steps in a fresh store and in redun (a fresh SQLite backend), interleaved; both must
+compute the same number. redun is installed into a throw-away environment; ``--no-rival`` leaves it out.
+
+    python bench_planning.py [--smoke] [--no-rival]
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+from marin.execution import ArtifactStep, StepSpec, run
+from marin.execution.graph import plan_graph
+from marin.execution.lazy import lower_all
+
+RIVAL = """
+import json, sys, time
+from redun import Scheduler, task
+from redun.config import Config
+redun_namespace = "bench"
+
+@task()
+def step(number: int, before: int) -> int:
+    return before + number
+
+@task()
+def chain(length: int) -> int:
+    value = 0
+    for number in range(length):
+        value = step(number, value)
+    return value
+
+scheduler = Scheduler(config=Config({"backend": {"db_uri": "sqlite:///" + sys.argv[1] + "/redun.db"}}))
+scheduler.load()
+begun = time.perf_counter()
+result = scheduler.run(chain(int(sys.argv[2])))
+first = time.perf_counter() - begun
+begun = time.perf_counter()
+again = scheduler.run(chain(int(sys.argv[2])))
+print(json.dumps({"result": result, "seconds": first, "again": time.perf_counter() - begun, "same": again == result}))
+"""
+
+
+def nothing(config):
+    return None
+
+
+def handle(name, *deps):
+    def build(ctx):
+        return {"out": ctx.output_path, "in": [ctx.artifact_path(dep) for dep in deps]}
+
+    return ArtifactStep(name=name, version="auto", run=nothing, build_config=build, deps=deps)
+
+
+def chain(length):
+    last = handle("s0")
+    for number in range(1, length):
+        last = handle(f"s{number}", last)
+    return last
+
+
+def diamonds(layers):
+    layer = [handle(f"l0-{side}") for side in "abc"]
+    for depth in range(1, layers):
+        layer = [handle(f"l{depth}-{side}", *layer) for side in "abc"]
+    return handle("end", *layer)
+
+
+def plan_seconds(build, repeats):
+    found = []
+    for _ in range(repeats):
+        terminal = build()
+        begun = time.perf_counter()
+        specs = lower_all([terminal])
+        plan_graph([specs[terminal]], "/store")
+        found.append(time.perf_counter() - begun)
+    return found
+
+
+def adder(number, before):
+    def add(path):
+        value = number
+        if before is not None:
+            with open(os.path.join(before, "value")) as file:
+                value += int(file.read())
+        with open(os.path.join(path, "value"), "w") as file:
+            file.write(str(value))
+
+    return add
+
+
+def ours(root, length):
+    """A chain of trivial steps in a fresh store: result, first run, second run that asks for every step, status reads."""
+    specs, last = [], None
+    for number in range(length):
+        before = last.path(root) if last is not None else None
+        last = StepSpec(name=f"s{number}", fn=adder(number, before), deps=[last] if last is not None else [])
+        specs.append(last)
+    begun = time.perf_counter()
+    summary = run(*specs, prefix=root, max_concurrent=2)
+    first = time.perf_counter() - begun
+    assert summary.ok
+    begun = time.perf_counter()
+    assert run(*specs, prefix=root).count("cached") == length
+    second = time.perf_counter() - begun
+    with open(os.path.join(last.path(root), "value")) as file:
+        return int(file.read()), first, second
+
+
+def rival_python(folder):
+    """A throw-away environment with redun; returns its interpreter and redun's version."""
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True, capture_output=True)
+    python = os.path.join(folder, "bin", "python")
+    subprocess.run([python, "-m", "pip", "install", "-q", "redun"], check=True, capture_output=True, timeout=300)
+    code = "import importlib.metadata as m; print(m.version('redun'))"
+    return python, subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
+
+
+def rival(python, root, length):
+    os.makedirs(root, exist_ok=True)
+    script = os.path.join(root, "chain.py")
+    with open(script, "w") as file:
+        file.write(RIVAL)
+    done = subprocess.run([python, script, root, str(length)], check=True, capture_output=True, text=True, cwd=root)
+    answer = json.loads(done.stdout.strip().splitlines()[-1])
+    assert answer["same"]
+    return answer["result"], answer["seconds"], answer["again"]
+
+
+def lock_hash():
+    folder = os.path.dirname(os.path.abspath(__file__))
+    while folder != os.path.dirname(folder):
+        path = os.path.join(folder, "uv.lock")
+        if os.path.exists(path):
+            with open(path, "rb") as file:
+                return hashlib.sha256(file.read()).hexdigest()[:16]
+        folder = os.path.dirname(folder)
+    return None
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--smoke", action="store_true", help="small sizes, at most ten seconds")
+    parser.add_argument("--no-rival", action="store_true", help="do not install and measure redun")
+    parser.add_argument("--store", help="folder for the stores (the disk that is measured)")
+    options = parser.parse_args()
+    scale = 0.02 if options.smoke else 1.0
+    repeats = 1 if options.smoke else 3
+    plans = {
+        "chain_1000": plan_seconds(lambda: chain(1_000), repeats),
+        "fan_in_10000": plan_seconds(
+            lambda: handle("end", *(handle(f"leaf/{n}") for n in range(int(10_000 * (scale if options.smoke else 1))))),
+            repeats,
+        ),
+        "diamonds_25": plan_seconds(lambda: diamonds(25), repeats),
+    }
+    root = tempfile.mkdtemp(prefix="bench-planning-", dir=options.store)
+    version, overhead, theirs, theirs_again = None, [], [], []
+    try:
+        value, first, second = ours(os.path.join(root, "large"), int(1_000 * scale))
+        length = int(200 * scale) or 2
+        python = None
+        if not (options.no_rival or options.smoke):
+            python, version = rival_python(os.path.join(root, "venv"))
+        for number in range(repeats):
+            value, seconds, _ = ours(os.path.join(root, f"ours{number}"), length)
+            overhead.append(seconds / length * 1e3)
+            if python is not None:
+                other, seconds, again = rival(python, os.path.join(root, f"rival{number}"), length)
+                assert other == value, "the two did not compute the same"
+                theirs.append(seconds / length * 1e3)
+                theirs_again.append(again / length * 1e3)
+    finally:
+        shutil.rmtree(root)
+    result = {
+        "name": "core.overhead_per_step",
+        "value": round(statistics.median(overhead), 3),
+        "unit": "ms per trivial step, everything durable",
+        "spread": [round(min(overhead), 3), round(max(overhead), 3)],
+        "n": len(overhead),
+        "plan_seconds": {name: round(statistics.median(found), 4) for name, found in plans.items()},
+        "finished_graph": {
+            "steps": int(1_000 * scale),
+            "first_run_s": round(first, 3),
+            "second_run_s": round(second, 4),
+        },
+        "rival": "redun" if theirs else None,
+        "rival_version": version,
+        "rival_value": round(statistics.median(theirs), 3) if theirs else None,
+        "rival_second_run_ms_per_step": round(statistics.median(theirs_again), 3) if theirs_again else None,
+        "machine": f"{platform.machine()} {len(os.sched_getaffinity(0))} cores",
+        "python": platform.python_version(),
+        "lock_hash": lock_hash(),
+    }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

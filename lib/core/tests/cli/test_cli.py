@@ -1,0 +1,181 @@
+import builtins
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+
+def test_a_run_builds_then_serves_and_prints_a_table(marin, script, prefix):
+    code, out, err = marin("run", script)
+    assert code == 0 and "2 executed, 0 cached, 0 known failures, 0 failed" in err
+    assert "hook saw 2 steps of sums" in out
+    code, _, err = marin("run", script)
+    assert code == 0 and "0 executed, 2 cached" in err and "peak memory" in err
+
+
+def test_a_changed_option_reruns_what_depends_on_it_and_says_why(marin, script, prefix):
+    marin("run", script)
+    code, _, err = marin("run", script, "--", "--n", "4")
+    assert code == 0 and "numbers[2]: 3 -> 4" in err
+
+
+def test_a_plan_does_not_touch_the_store(marin, script, prefix, monkeypatch):
+    touched = []
+    watched = {
+        os: ["open", "listdir", "scandir", "stat", "lstat", "mkdir", "makedirs", "rename", "unlink"],
+        builtins: ["open"],
+        os.path: ["exists", "isdir", "isfile", "lexists"],
+    }
+    for module, names in watched.items():
+        for name in names:
+            monkeypatch.setattr(module, name, spy(getattr(module, name), prefix, touched))
+    code, out, _ = marin("run", script, "--plan", "--", "--arm")
+    assert code == 0 and touched == []
+    assert not os.path.exists(prefix)
+    marin("run", script, "--dry-run")
+    assert touched, "the watch is blind"
+    assert "total@auto-" in out and "reads total@auto-" in out and "runs unless its output is in the store" in out
+
+
+def spy(real, prefix, touched):
+    def watched(*arguments, **options):
+        if arguments and isinstance(arguments[0], str) and arguments[0].startswith(prefix):
+            touched.append(arguments[0])
+        return real(*arguments, **options)
+
+    return watched
+
+
+def test_a_plan_as_json_has_the_graph(marin, script, prefix):
+    plan = json.loads(marin("run", script, "--plan", "--json", "--force", "total")[1])
+    steps = {step["name"]: step for step in plan["steps"]}
+    assert steps["total"]["would"] == "runs (forced)" and steps["double"]["deps"] == [steps["total"]["step"]]
+    assert steps["double"]["terminal"] and len(steps["double"]["fingerprint"]) == 32
+
+
+def test_a_dry_run_reads_statuses_and_writes_nothing(marin, script, prefix):
+    code, out, _ = marin("run", script, "--dry-run")
+    assert code == 0 and "2 of 2 steps would run" in out and not os.path.exists(prefix)
+    marin("run", script)
+    assert "0 of 2 steps would run" in marin("run", script, "--dry-run")[1]
+
+
+def test_an_expected_failure_is_recorded_and_the_run_is_a_success(marin, script, prefix):
+    code, _, err = marin("run", script, "--", "--arm")
+    assert code == 0 and "FAILED   arm@auto-" in err
+    code, _, err = marin("run", script, "--", "--arm")
+    assert code == 0 and "1 known failures" in err
+    code, out, _ = marin("failures", "--json")
+    group = json.loads(out)[0]
+    assert (group["category"], group["count"], group["message"]) == ("diverged", 1, "loss is nan")
+
+
+def test_a_failure_that_is_not_expected_exits_with_one(marin, tmp_path, prefix):
+    path = tmp_path / "broken.py"
+    path.write_text(
+        "from marin.execution import ArtifactStep\nfrom marin.experiment.cli import experiment_main\n"
+        "def bad(config):\n    raise ValueError('no')\n"
+        "main = experiment_main(lambda options: ArtifactStep(name='a', run=bad, build_config=lambda ctx: 1))\n"
+    )
+    code, out, err = marin("run", path, "--json")
+    assert code == 1 and json.loads(out)["steps"][0]["category"] == "user_code" and err == ""
+
+
+def test_a_run_as_json_has_every_step(marin, script, prefix):
+    result = json.loads(marin("run", script, "--json")[1].split("\n", 1)[1])
+    assert result["ok"] and [step["outcome"] for step in result["steps"]] == ["executed", "executed"]
+    assert result["peak_memory_bytes"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run"], "Missing argument"),
+        (["run", "gone.py"], "no such file"),
+        (["run", "{script}", "--bad"], "No such option"),
+        (["run", "{script}", "--", "--bad"], "No such option"),
+        (["run", "{script}", "--", "--n", "x"], "not a valid integer"),
+        (["run", "{script}", "--force", "nope"], "names no step"),
+        (["run", "{script}", "--plan", "--force", "nope"], "names no step"),
+        (["run", "{script}", "--plan", "--dry-run"], "exclude one another"),
+        (["run", "{script}", "--max-concurrent", "0"], "not in the range"),
+        (["run", "{script}", "--version", "v1"], "not a version"),
+        (["run", "{script}", "--override", "total"], "NAME=VERSION"),
+        (["run", "{script}", "--override", "typo=dev"], "typo"),
+        (["run", "{script}", "--prefix", "s3://example-bucket/x"], "renaming"),
+        (["run", "{script}", "--", "--corpus", "missing"], "no corpus"),
+        (["run", "{script}", "--", "--corpus", "odd"], "odd corpus"),
+        (["show", "nope"], "no step nope"),
+        (["why", "@dev"], "NAME@VERSION"),
+        (["nonsense"], "No such command"),
+        (["ls", "--prefix", "gs://example-bucket"], "renaming"),
+    ],
+)
+def test_bad_input_is_a_message_with_a_hint_and_exit_code_two(marin, script, prefix, arguments, message):
+    code, out, err = marin(*(argument.format(script=script) for argument in arguments))
+    assert code == 2 and message in err and "hint:" in err and out == ""
+    assert not os.path.exists(prefix)
+
+
+def test_a_script_without_an_experiment_or_that_raises_is_bad_input(marin, tmp_path, prefix):
+    (tmp_path / "empty.py").write_text("x = 1\n")
+    assert "no experiment named 'main'" in marin("run", tmp_path / "empty.py")[2]
+    (tmp_path / "raises.py").write_text("import nothing_like_this\n")
+    code, _, err = marin("run", tmp_path / "raises.py")
+    assert code == 2 and "ModuleNotFoundError" in err and "(line 1)" in err
+
+
+def test_a_refused_plan_exits_with_three_and_names_step_and_field(marin, tmp_path, prefix):
+    path = tmp_path / "refused.py"
+    path.write_text(
+        "from marin.execution import ArtifactStep\nfrom marin.experiment.cli import experiment_main\n"
+        "main = experiment_main(lambda options: ArtifactStep(name='train', run=print, "
+        "build_config=lambda ctx: {'model': {'act': len}}))\n"
+    )
+    code, _, err = marin("run", path)
+    assert code == 3 and "step='train', field='model.act'" in err
+
+
+def test_versions_given_on_the_command_line_reach_the_steps(marin, script, prefix):
+    plan = json.loads(
+        marin("run", script, "--plan", "--json", "--version", "2026.12.01", "--override", "double=2026.12.02")[1]
+    )
+    assert [step["step"] for step in plan["steps"]] == ["total@2026.12.01", "double@2026.12.02"]
+
+
+def test_ls_show_and_why_tell_about_a_step(marin, script, prefix):
+    marin("run", script, "--version", "2026.12.01")
+    rows = json.loads(marin("ls", "--json")[1])
+    assert [(row["step"], row["status"]) for row in rows] == [
+        ("double@2026.12.01", "success"),
+        ("total@2026.12.01", "success"),
+    ]
+    assert "total@2026.12.01" in marin("ls", "total")[1] and "double" not in marin("ls", "total")[1]
+    shown = marin("show", "double@2026.12.01")[1]
+    assert "reads     total@2026.12.01" in shown and "attempts  1" in shown
+    assert json.loads(marin("show", "double", "--json")[1])["record"]["result"] == {"total": 2}
+    assert "is built and is served" in marin("why", "total")[1]
+    assert json.loads(marin("why", "total", "--json")[1])["state"] == "built"
+    assert marin("failures")[1] == "no failures on record\n"
+
+
+@pytest.mark.parametrize("command", [[], ["run"], ["ls"], ["show"], ["why"], ["failures"]])
+def test_every_command_has_help_with_examples(marin, command):
+    code, out, _ = marin(*command, "--help")
+    assert code == 0 and (not command or "Examples:" in out)
+
+
+def test_the_script_runs_by_itself_with_the_same_options(script, prefix):
+    done = subprocess.run(
+        [sys.executable, script, "--plan", "--json", "--n", "7"], capture_output=True, text=True, check=True
+    )
+    by_itself = {step["step"] for step in json.loads(done.stdout)["steps"]}
+    done = subprocess.run(
+        [sys.executable, "-m", "marin.cli", "run", script, "--plan", "--json", "--", "--n", "7"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert {step["step"] for step in json.loads(done.stdout)["steps"]} == by_itself
