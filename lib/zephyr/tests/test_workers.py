@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fray
 import msgspec
 import pytest
 from zephyr import BadRecordError, Dataset, ZephyrContext, col, counters
@@ -215,6 +216,34 @@ def test_kills_at_random_moments_change_nothing(tmp_path: Path) -> None:
 def _kill(pid: int, done: threading.Event) -> None:
     if not done.is_set():
         os.kill(pid, signal.SIGKILL)
+
+
+def test_relative_paths_are_the_drivers_wherever_it_stands(
+    shared: ZephyrContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared.execute(Dataset.from_list([1]))
+    monkeypatch.chdir(tmp_path)
+    out = shared.execute(Dataset.from_list([{"a": 1}, {"a": 2}]).write_jsonl("out/{shard}.jsonl"))
+    assert out.results == ["out/0.jsonl", "out/1.jsonl"]
+    assert sorted(contents(tmp_path / "out")) == ["0.jsonl", "1.jsonl"]
+
+
+def test_threads_of_one_process_serve_as_workers_too(scratch: Path, tmp_path: Path) -> None:
+    pattern = write_inputs(tmp_path / "in", files=3, rows=50)
+    with fray.LocalClient(mode="thread") as client:
+        ctx = ZephyrContext(max_workers=2, client=client, chunk_storage_prefix=str(scratch))
+        result = ctx.execute(pipeline(pattern, tmp_path / "threads"))
+    inline = ZephyrContext(inline=True, chunk_storage_prefix=str(scratch)).execute(
+        pipeline(pattern, tmp_path / "inline")
+    )
+    assert contents(tmp_path / "threads") == contents(tmp_path / "inline")
+    assert result.counters == inline.counters
+
+
+def test_two_contexts_run_side_by_side(shared: ZephyrContext, scratch: Path) -> None:
+    with ZephyrContext(max_workers=1, chunk_storage_prefix=str(scratch)) as other:
+        ds = Dataset.from_list([3, 4]).map(lambda x: x * x)
+        assert other.execute(ds).results == shared.execute(ds).results == [9, 16]
 
 
 def test_a_closed_context_says_so(tmp_path: Path) -> None:

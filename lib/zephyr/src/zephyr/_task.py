@@ -91,11 +91,13 @@ class TaskSettings:
     Args:
         folder: Scratch folder of the execution.
         memory_bytes: What a task may hold in buffers.
+        working_folder: What relative paths are relative to: the driver's folder when it started the execution.
         written: (stage, shard) whose output file is proven; their chains start after the write.
     """
 
     folder: str
     memory_bytes: int
+    working_folder: str
     written: frozenset[tuple[int, int]] = frozenset()
 
 

@@ -56,7 +56,7 @@ class ZephyrContext:
     Args:
         max_workers: Worker processes; 0 runs inline; default ZEPHYR_MAX_WORKERS, else the number of CPUs.
         resources: Resources of a worker; a quarter of `ram` is what a task may hold in buffers.
-        client: A fray client; default a local one with processes.
+        client: A fray client; default the current one, which is local and uses processes unless set otherwise.
         name: Shown with progress and in process names.
         chunk_storage_prefix: Local folder for shuffle files; default ZEPHYR_SCRATCH, else the temporary folder.
         inline: Run everything in this process.
@@ -106,7 +106,6 @@ class ZephyrContext:
         self.policy = policy
         self.clock = clock or SystemClock()
         self._client = client
-        self._own_client: fray.Client | None = None
         self._pool: WorkerPool | None = None
         self._keep_pool = False
         self._closed = False
@@ -166,7 +165,7 @@ class ZephyrContext:
         ]
         sweep(self.scratch, outputs)
         proof = prove(plan)
-        settings = TaskSettings(f"{self.scratch}/{execution}", self.memory_bytes, proof.written)
+        settings = TaskSettings(f"{self.scratch}/{execution}", self.memory_bytes, os.getcwd(), proof.written)
         try:
             outcome = self._run(plan, execution, settings, proof)
             items = iterate(load_blocks(ref for report in outcome.reports for ref in report.blocks))
@@ -199,9 +198,7 @@ class ZephyrContext:
     def _open_pool(self, num_tasks: int) -> WorkerPool:
         if self._pool is None:
             size = self.max_workers if self._keep_pool else min(self.max_workers, num_tasks)
-            client = self._client
-            if client is None:
-                client = self._own_client = fray.LocalClient(mode="process")
+            client = self._client or fray.current_client()
             name = f"zephyr-{self.name or 'pool'}"
             self._pool = WorkerPool(client, size, name=name, resources=self.resources)
         return self._pool
@@ -210,9 +207,6 @@ class ZephyrContext:
         if self._pool is not None:
             self._pool.close()
             self._pool = None
-        if self._own_client is not None:
-            self._own_client.shutdown()
-            self._own_client = None
 
     def _check_open(self) -> None:
         if self._closed:

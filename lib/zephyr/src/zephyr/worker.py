@@ -27,8 +27,9 @@ class ZephyrWorker:
     def run(self, spec: TaskSpec, settings: TaskSettings) -> TaskReport | TaskError:
         """Run an attempt; what goes wrong comes back as data."""
         try:
+            os.chdir(settings.working_folder)
             plan = self._load(spec.execution, settings)
-        except Exception as error:  # Reviving user functions runs user code, which may raise anything.
+        except Exception as error:  # Reviving user functions runs their modules, which may raise anything.
             return describe_error(error)
         return run_task(plan, spec, settings)
 
