@@ -1,8 +1,8 @@
 """Compare-and-swap on S3 and on stores that speak its protocol, by conditional requests.
 
-``PutObject`` with ``If-None-Match: *`` creates, with ``If-Match: <ETag>`` replaces; the server refuses with 412, or with
-409 while another conditional write of the same key is under way. Conditions are parameters of each request, so one client
-can be shared between threads.
+``PutObject`` with ``If-None-Match: *`` creates, with ``If-Match: <ETag>`` replaces. The server refuses with 412,
+or with 409 while another conditional write of the same key is under way. Conditions are parameters of each request, so
+threads can share one client.
 
 A refusal can be our own success: the server stored the object, the answer was lost, and the client's retry met its own
 write. ``Lease`` recognises that by its content.
