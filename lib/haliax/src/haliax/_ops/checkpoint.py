@@ -87,6 +87,11 @@ class ScanCheckpointPolicy:
 
     _mk = make
 
+    @property
+    def uses_names(self) -> bool:
+        """Whether carries and inputs must be tagged for this policy to tell them apart."""
+        return not (self.disable or self.simple)
+
     def checkpoint(self, carry_name: str, input_name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap the body of a loop according to this policy."""
         if self.disable:

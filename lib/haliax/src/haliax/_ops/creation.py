@@ -81,7 +81,9 @@ def arange(axis: AxisSpec, *, start: Any = 0, step: Any = 1, dtype: Any = None) 
         total *= a.size
     start, step = raw(start), raw(step)
     dtype = jnp.result_type(start, step) if dtype is None and not isinstance(start, int) else dtype
-    if isinstance(start, int) and isinstance(step, int):
+    if isinstance(start, int) and isinstance(step, int) and (start, step) == (0, 1):
+        x = jnp.arange(total, dtype=dtype)
+    elif isinstance(start, int) and isinstance(step, int):
         x = jnp.arange(start, start + step * total, step, dtype=dtype) if total else jnp.zeros((0,), dtype or jnp.int32)
     else:
         x = (jnp.arange(total) * step + start).astype(dtype)

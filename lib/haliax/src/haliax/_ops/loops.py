@@ -144,6 +144,10 @@ def _align_carry(new: Any, old: Any) -> Any:
     """Give the NamedArrays of a new carry the axis order of the old one."""
 
     def fix(n: Any, o: Any) -> Any:
+        if isinstance(n, NamedArray) and not n.names and not isinstance(o, NamedArray):
+            return n.array  # a raw scalar went in; adding a NamedArray without axes to it must not change its kind
+        if isinstance(o, NamedArray) and not o.names and is_arrayish(n) and n.ndim == 0:
+            return wrap(n, o.names)
         if isinstance(n, NamedArray) and isinstance(o, NamedArray) and n.names != o.names:
             if set(n.names) != set(o.names):
                 raise ScanError(
@@ -201,10 +205,13 @@ def scan(
         name = inputs.axis.name
         carry_name, input_name = f"scan({name})__carry", f"scan({name})__input"
         dynamic, static = eqx.partition(init, _is_dynamic)
+        # A tagged input is a new value to JAX: without a policy that reads the tags, the loop would store a copy of
+        # every scanned weight for the backward pass instead of reading the original.
+        tag = tree_checkpoint_name if policy.uses_names else lambda x, _: x
 
         def body(carry: Any, xs: Sequence[Any]) -> tuple[Any, Any]:
-            carry = tree_checkpoint_name(carry, carry_name)
-            call_args, call_kwargs = inputs.rebuild(tree_checkpoint_name(list(xs), input_name))
+            carry = tag(carry, carry_name)
+            call_args, call_kwargs = inputs.rebuild(tag(list(xs), input_name))
             with jax.named_scope(f"scan({name})"):
                 result = f(eqx.combine(carry, static), *call_args, **call_kwargs)
             if not isinstance(result, tuple) or len(result) != 2:

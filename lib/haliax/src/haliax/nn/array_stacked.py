@@ -113,10 +113,12 @@ class ArrayStacked(ModuleWithStateDictSerialization):
             arrays, static = eqx.partition(self.stacked, is_arrayish)
             carry_name, input_name = f"ArrayStacked[{self.num_layers}].carry", f"ArrayStacked[{self.num_layers}].inputs"
             dynamic, frozen = eqx.partition(init, _is_dynamic)
+            policy = self.gradient_checkpointing
+            tag = tree_checkpoint_name if policy.uses_names else lambda x, _: x
 
             def body(carry: Any, xs: Any) -> Any:
-                carry = tree_checkpoint_name(carry, carry_name)
-                block, moving = tree_checkpoint_name(xs, input_name)
+                carry = tag(carry, carry_name)
+                block, moving = tag(xs, input_name)
                 one_args, one_kwargs = eqx.combine(moving, rest)
                 result = fn(eqx.combine(block, static), eqx.combine(carry, frozen), *one_args, **one_kwargs)
                 if not isinstance(result, tuple) or len(result) != 2:
@@ -125,7 +127,6 @@ class ArrayStacked(ModuleWithStateDictSerialization):
                     )
                 return eqx.filter(result[0], _is_dynamic), result[1]
 
-            policy = self.gradient_checkpointing
             step = policy.checkpoint(carry_name, input_name, body)
             xs = (arrays, sliced)
             if policy.nested is not False:

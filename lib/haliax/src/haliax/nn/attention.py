@@ -9,11 +9,10 @@ from typing import Any
 import jax.numpy as jnp
 import jax.random as jrandom
 
-from haliax._array.named import NamedArray, require_named, wrap
+from haliax._array.named import NamedArray, intern_names, require_named, wrap
 from haliax._axis.types import Axis, AxisSelection, AxisSelector, axis_size, names_of
 from haliax._ops.creation import arange
 from haliax._ops.dot import dot
-from haliax._ops.elementwise import greater_equal
 from haliax._ops.loops import vmap
 from haliax._ops.select import where
 from haliax.errors import AxisCollisionError
@@ -158,7 +157,9 @@ def causal_mask(QPos: Axis, KPos: Axis, q_start: Any = 0, k_start: Any = 0) -> N
 
             return vmap(one, start.axes)(start)
     queries, keys = arange(QPos, start=q_start), arange(KPos, start=k_start)
-    return greater_equal(queries.broadcast_to((QPos, KPos)), keys)
+    if QPos.name == KPos.name:
+        raise AxisCollisionError("causal_mask: QPos and KPos need different names", [KPos.name], (QPos, KPos))
+    return wrap(queries.array[:, None] >= keys.array, intern_names((QPos.name, KPos.name)))
 
 
 def prefix_lm_mask(QSeqLen: Axis, KSeqLen: Axis, prefix_len: int, q_start: int = 0, k_start: int = 0) -> NamedArray:
