@@ -26,6 +26,7 @@ and the reachable part of rust/Cargo.lock; benchmarks and prose do not enter. Ne
 from __future__ import annotations
 
 import argparse
+import fcntl
 import hashlib
 import json
 import os
@@ -36,6 +37,8 @@ import sys
 import tempfile
 import tomllib
 import zipfile
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -306,30 +309,69 @@ def output_of(*command: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
+@contextmanager
+def staged_sources(root: Path) -> Generator[Path]:
+    """A copy of the cargo workspace under a path that is the same for every checkout.
+
+    Cargo mixes the absolute path of a crate outside the workspace folder into symbol names, which order the code; from
+    one path, equal sources give equal bytes wherever the checkout lies.
+    """
+    stage = Path(tempfile.gettempdir()) / "marin-native-build"
+    workspace = tomllib.loads((root / "rust/Cargo.toml").read_text(encoding="utf-8"))["workspace"]
+    with open(f"{stage}.lock", "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one build at a time may use the path
+        shutil.rmtree(stage, ignore_errors=True)
+        try:
+            for member in workspace["members"]:
+                folder = os.path.normpath(f"rust/{member}")
+                ignored = shutil.ignore_patterns("target", "__pycache__", "*.so")
+                shutil.copytree(root / folder, stage / folder, ignore=ignored)
+            for file in ("Cargo.toml", "Cargo.lock"):
+                shutil.copy2(root / "rust" / file, stage / "rust" / file)
+            yield stage
+        finally:
+            shutil.rmtree(stage, ignore_errors=True)
+
+
+def run_maturin(root: Path, native: Native, out: str) -> list[str]:
+    """Build a wheel into `out`; returns the arguments that shaped it."""
+    maturin = tool("maturin", "Run `uv sync --group rust` and put the environment's bin folder first on PATH.")
+    arguments = ["build", "--release", "--locked", "--zig", "--compatibility", "manylinux2014"]
+    cargo_home = os.environ.get("CARGO_HOME", str(Path.home() / ".cargo"))
+    with staged_sources(root) as stage:
+        remap = {f"{cargo_home}/registry/src": "registry", str(stage): "marin"}
+        flags = [f"--remap-path-prefix={old}={new}" for old, new in remap.items()]
+        environment = {"CARGO_TARGET_DIR": str(root / "rust/target"), **os.environ}
+        environment |= {"SOURCE_DATE_EPOCH": SOURCE_DATE_EPOCH, "CARGO_ENCODED_RUSTFLAGS": "\x1f".join(flags)}
+        environment.pop("RUSTFLAGS", None)
+        jobs = ["-j", environment["CARGO_BUILD_JOBS"]] if "CARGO_BUILD_JOBS" in environment else []
+        command = [maturin, *arguments, *jobs, "-m", str(stage / native.project / "Cargo.toml"), "-o", out]
+        ran = subprocess.run(command, env=environment, stdout=sys.stderr)
+    if ran.returncode:
+        raise RustModeError(f"maturin failed: name={native.distribution}, exit status={ran.returncode}; see above.")
+    return ["maturin", *arguments, "-m", f"{native.project}/Cargo.toml"]
+
+
+def toolchain() -> str:
+    """Versions of the programs that make a wheel."""
+    hint = "Run `uv sync --group rust` and put the environment's bin folder first on PATH."
+    rustc, maturin, zig = tool("rustc", "Install Rust from https://rustup.rs."), tool("maturin", hint), "python-zig"
+    versions = [output_of(rustc, "--version"), output_of(maturin, "--version"), output_of(tool(zig, hint), "version")]
+    return "; ".join([*versions[:2], f"zig {versions[2]}"])
+
+
 def build_wheel(root: Path, native: Native) -> dict[str, str]:
     """Build one wheel into rust/wheels and return its manifest entry."""
-    maturin = tool("maturin", "Run `uv sync --group rust` and put the environment's bin folder first on PATH.")
-    zig = tool("python-zig", "Run `uv sync --group rust` and put the environment's bin folder first on PATH.")
-    rustc = tool("rustc", "Install Rust from https://rustup.rs.")
-    before = source_hash(root, native)
-    cargo_home = os.environ.get("CARGO_HOME", str(Path.home() / ".cargo"))
-    remap = {f"{cargo_home}/registry/src": "registry", str(root): "marin"}
-    flags = [f"--remap-path-prefix={old}={new}" for old, new in remap.items()]
-    environment = dict(os.environ, SOURCE_DATE_EPOCH=SOURCE_DATE_EPOCH, CARGO_ENCODED_RUSTFLAGS="\x1f".join(flags))
-    environment.pop("RUSTFLAGS", None)
-    arguments = ["build", "--release", "--locked", "--zig", "--compatibility", "manylinux2014"]
+    before, tools = source_hash(root, native), toolchain()
     with tempfile.TemporaryDirectory() as out:
-        command = [maturin, *arguments, "-m", str(root / native.project / "Cargo.toml"), "-o", out]
-        jobs = ["-j", environment["CARGO_BUILD_JOBS"]] if "CARGO_BUILD_JOBS" in environment else []
-        ran = subprocess.run(command + jobs, env=environment, stdout=sys.stderr)
-        if ran.returncode:
-            raise RustModeError(f"maturin failed: name={native.distribution}, exit status={ran.returncode}; see above.")
+        built_with = run_maturin(root, native, out)
         (built,) = Path(out).glob("*.whl")
         if source_hash(root, native) != before:
             raise RustModeError(f"sources changed during the build: name={native.distribution}. Build again.")
-        # The build tag gives wheels of different sources different names, so that no cache confuses them.
+        # The build tag names a wheel by its bytes, so that no cache or lock takes one for another.
+        digest = sha256(built.read_bytes())
         name, version, rest = built.name.split("-", 2)
-        file = f"{name}-{version}-0{before[:12]}-{rest}"
+        file = f"{name}-{version}-0{digest[:12]}-{rest}"
         destination = root / WHEELS
         destination.mkdir(parents=True, exist_ok=True)
         for old in destination.glob(f"{name}-*.whl"):
@@ -337,13 +379,11 @@ def build_wheel(root: Path, native: Native) -> dict[str, str]:
         shutil.copyfile(built, destination / file)
     return {
         "file": file,
-        "sha256": sha256((root / WHEELS / file).read_bytes()),
+        "sha256": digest,
         "source_tree_sha256": before,
-        "toolchain": "; ".join(
-            [output_of(rustc, "--version"), output_of(maturin, "--version"), f"zig {output_of(zig, 'version')}"]
-        ),
+        "toolchain": tools,
         "target": TARGET,
-        "built_with": " ".join(["maturin", *arguments, "-m", f"{native.project}/Cargo.toml"]),
+        "built_with": " ".join(built_with),
     }
 
 

@@ -109,7 +109,7 @@ def main() -> None:
         originals = documents(count, WORDS, seed=1)
         pairs = [(text, edited(text, 0.01 * (1 + n % 8), seed=n)) for n, text in enumerate(originals)]
         errors, recall = errors_over_theory(pairs), recalls(pairs)
-        if not smoke and not all(0.8 < error < 1.2 for error in errors.values()):
+        if not smoke and not all(0.5 < error < 1.2 for error in errors.values()):
             raise SystemExit(f"the contestants do not estimate the same thing: {errors}")
         many, few = documents(100 if smoke else 1_000, WORDS, seed=2), documents(5 if smoke else 40, WORDS, seed=2)
         some = documents(20 if smoke else 200, WORDS, seed=2)

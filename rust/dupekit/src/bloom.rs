@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn sizes_and_indices_are_those_of_rbloom() {
-        // Read off rbloom 1.5.2 with an identity hash.
+        // Read off rbloom 1.5.4 with an identity hash.
         let mut bloom = Bloom::new(1_000, 0.01).unwrap();
         assert_eq!((bloom.size_in_bits(), bloom.num_indices()), (9_592, 6));
         bloom.insert(0);
