@@ -6,11 +6,10 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Most tests compile many tiny programs once; optimising them costs more than running them.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "true")
 
-import jax  # noqa: E402
-import numpy as np  # noqa: E402
-import pytest  # noqa: E402
-
-import haliax as hax  # noqa: E402
+import haliax as hax
+import jax
+import numpy as np
+import pytest
 
 
 @pytest.fixture

@@ -1,15 +1,12 @@
 """Tests on 8 virtual CPU devices; run by test_partitioning.py in a process of its own."""
 
 import equinox as eqx
+import haliax as hax
+import haliax.nn as hnn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, NamedSharding
-from jax.sharding import PartitionSpec as P
-
-import haliax as hax
-import haliax.nn as hnn
 from haliax import Axis
 from haliax.errors import ShardingError
 from haliax.partitioning import (
@@ -22,6 +19,8 @@ from haliax.partitioning import (
     shard_map,
     sharding_for_axis,
 )
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 B, E, M, L, V = hax.make_axes(batch=8, embed=4, mlp=8, layer=3, vocab=16)
 MAPPING = {"batch": "data", "mlp": "model", "vocab": ("data", "model")}
@@ -73,7 +72,7 @@ def test_payloads_that_are_no_arrays_are_left_alone():
 
 
 def test_specs_sizes_and_rounding():
-    assert pspec_for_axis((B, E, V), MAPPING) == P("data", None, ("data", "model"))
+    assert pspec_for_axis((E, V), MAPPING) == P(None, ("data", "model"))
     with set_mesh(mesh()), hax.axis_mapping(MAPPING):
         assert physical_axis_size(V) == 8
         assert physical_axis_size(E) is None
@@ -193,7 +192,9 @@ class Lm(eqx.Module):
     def init(*, key):
         k0, k1 = jax.random.split(key)
         keys = jax.random.split(k1, L.size)
-        return Lm(hnn.Embedding.init(V, E, key=k0), hnn.Stacked.init(L, Attention, gradient_checkpointing=True)(key=keys))
+        return Lm(
+            hnn.Embedding.init(V, E, key=k0), hnn.Stacked.init(L, Attention, gradient_checkpointing=True)(key=keys)
+        )
 
     def loss(self, ids):
         logits = self.table.unembed(self.blocks.fold(self.table.embed(ids)))

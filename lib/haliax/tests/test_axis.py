@@ -1,9 +1,6 @@
 """The axis algebra: every form of axes, order kept, sizes checked."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
 from haliax.axis import (
     Axis,
     axis_name,
@@ -28,6 +25,8 @@ from haliax.axis import (
     without_axes,
 )
 from haliax.errors import AxisCollisionError, AxisNotFoundError, AxisSizeMismatchError, AxisSpecError
+from hypothesis import given
+from hypothesis import strategies as st
 
 A, B, C = make_axes(a=1, b=2, c=3)
 
@@ -139,7 +138,11 @@ def test_unsizing_and_replacing():
 @pytest.mark.parametrize(
     ("partial", "natural", "expected"),
     [
-        (("apple", ..., "banana", ..., "cherry", ...), "banana orange cherry apple grape", "apple banana orange cherry grape"),
+        (
+            ("apple", ..., "banana", ..., "cherry", ...),
+            "banana orange cherry apple grape",
+            "apple banana orange cherry grape",
+        ),
         (("C", ..., ...), "H W D C", "C H W D"),
         ((..., "C", ..., "W"), "H W D C", "H D C W"),
         ((..., "H", ..., "D"), "H W D C", "H W C D"),

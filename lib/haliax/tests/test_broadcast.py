@@ -1,9 +1,8 @@
 """Broadcasting functions."""
 
+import haliax as hax
 import jax.numpy as jnp
 import pytest
-
-import haliax as hax
 from haliax import Axis
 from haliax.core import _broadcast_order
 from haliax.errors import AxisNotFoundError, AxisSizeMismatchError, AxisSpecError, BroadcastError

@@ -1,11 +1,10 @@
 """Contractions by name: dot and einsum against numpy, and what they refuse."""
 
+import haliax as hax
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
-import haliax as hax
 from haliax import Axis
 from haliax.errors import AxisNotFoundError, AxisSizeMismatchError, AxisSpecError, ExpressionError
 

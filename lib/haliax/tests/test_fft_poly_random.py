@@ -1,12 +1,11 @@
 """FFT, polynomials and samplers against jax, axes included."""
 
+import haliax as hax
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
-
-import haliax as hax
 from haliax import Axis
 from haliax import random as hr
 from haliax.errors import AxisNotFoundError, AxisSpecError

@@ -1,11 +1,10 @@
 """Differential fuzzing: random axes, orders and dtypes, against NumPy on positional arrays."""
 
+import haliax as hax
 import jax.numpy as jnp
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-import haliax as hax
 
 SIZES = {"a": 2, "b": 3, "c": 1, "d": 4}
 quick = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])

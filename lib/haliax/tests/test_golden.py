@@ -3,13 +3,12 @@
 import re
 
 import equinox as eqx
+import haliax as hax
+import haliax.nn as hnn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
-import haliax as hax
-import haliax.nn as hnn
 
 B, P, E, H, D, M, V, L = hax.make_axes(batch=2, pos=8, embed=16, heads=4, head=4, mlp=32, vocab=64, layer=4)
 KP = P.alias("kpos")
@@ -30,7 +29,10 @@ IDS = hax.named(np.array([3, 1]), "i")
     ("named", "positional"),
     [
         (lambda x, w: x + x, lambda x, w: x + x),
-        (lambda x, w: x * x.sum("pos").rename({"batch": "batch"}).broadcast_axis(()), lambda x, w: x * x.sum(1)[:, None]),
+        (
+            lambda x, w: x * x.sum("pos").rename({"batch": "batch"}).broadcast_axis(()),
+            lambda x, w: x * x.sum(1)[:, None],
+        ),
         (lambda x, w: x + w["mlp", 0], lambda x, w: x + w[0]),
         (lambda x, w: hax.mean(x, ("pos", "embed")), lambda x, w: jnp.mean(x, (1, 2))),
         (lambda x, w: hax.dot(x, w, axis="embed"), lambda x, w: jax.lax.dot_general(x, w, (((2,), (1,)), ((), ())))),
@@ -39,7 +41,10 @@ IDS = hax.named(np.array([3, 1]), "i")
         (lambda x, w: x["pos", IDS], lambda x, w: x[:, IDS.array]),
         (lambda x, w: x.at["pos", 2].set(0.0), lambda x, w: x.at[:, 2].set(jnp.float32(0))),
         (lambda x, w: x.rearrange(("embed", ...)), lambda x, w: jnp.transpose(x, (2, 0, 1))),
-        (lambda x, w: hax.rearrange(x, "b p (h d) -> b h p d", h=4), lambda x, w: x.reshape(2, 8, 4, 4).transpose(0, 2, 1, 3)),
+        (
+            lambda x, w: hax.rearrange(x, "b p (h d) -> b h p d", h=4),
+            lambda x, w: x.reshape(2, 8, 4, 4).transpose(0, 2, 1, 3),
+        ),
         (lambda x, w: hnn.softmax(x, "embed"), lambda x, w: jax.nn.softmax(x, axis=2)),
         (lambda x, w: hax.concatenate("pos", [x, x]), lambda x, w: jnp.concatenate([x, x], 1)),
         (lambda x, w: hax.where(x > 0, x, 0.0), lambda x, w: jnp.where(x > 0, x, 0.0)),
@@ -67,7 +72,9 @@ class Block(eqx.Module):
         linear = lambda i, o, k: hnn.Linear.init(i, o, key=k, use_bias=False)  # noqa: E731
         norm = hnn.RmsNorm.init(E, use_bias=False)
         three = hax.Axis("three", 3)
-        return Block(norm, linear(E, (three, H, D), k[0]), linear((H, D), E, k[1]), norm, linear(E, M, k[2]), linear(M, E, k[3]))
+        return Block(
+            norm, linear(E, (three, H, D), k[0]), linear((H, D), E, k[1]), norm, linear(E, M, k[2]), linear(M, E, k[3])
+        )
 
     def __call__(self, x, mask):
         q, k, v = self.qkv(self.norm1(x)).unbind("three")

@@ -2,12 +2,11 @@
 
 import warnings
 
+import haliax as hax
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
-import haliax as hax
 from haliax import Axis, ds
 from haliax.errors import AxisNotFoundError, AxisSizeMismatchError, AxisSpecError
 
@@ -67,7 +66,8 @@ def test_shared_names_are_batched():
     ids = ints((Axis("batch", 2), Axis("seq", 3)), 5)
     assert logits["vocab", ids].names == ("batch", "seq")
     assert np.array_equal(
-        logits["vocab", ids].array, np.take_along_axis(np.asarray(logits.array), np.asarray(ids.array)[..., None], 2)[..., 0]
+        logits["vocab", ids].array,
+        np.take_along_axis(np.asarray(logits.array), np.asarray(ids.array)[..., None], 2)[..., 0],
     )
     partly = ints((Axis("batch", 2), Axis("t", 4)), 5)
     assert set(logits["vocab", partly].names) == {"batch", "seq", "t"}

@@ -1,13 +1,12 @@
 """named_jit: one trace per signature, static values, donation, placement of results."""
 
 import equinox as eqx
+import haliax as hax
+import haliax.nn as hnn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
-import haliax as hax
-import haliax.nn as hnn
 from haliax.errors import ArrayTypeError
 
 A = hax.Axis("A", 4)

@@ -1,12 +1,11 @@
 """scan, fold, map, vmap over names, and what the backward pass keeps."""
 
 import equinox as eqx
+import haliax as hax
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
-import haliax as hax
 from haliax import Axis, ScanCheckpointPolicy
 from haliax.errors import AxisCollisionError, AxisNotFoundError, ScanError
 from haliax.jax_utils import tree_checkpoint_name

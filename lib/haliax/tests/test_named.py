@@ -4,12 +4,11 @@ import copy
 import pickle
 
 import equinox as eqx
+import haliax as hax
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
-import haliax as hax
 from haliax import Axis, NamedArray
 from haliax.errors import ArrayTypeError, AxisCollisionError, AxisSizeMismatchError, AxisSpecError
 
@@ -136,7 +135,7 @@ def test_comparison_with_none_is_false():
     assert (x == None) is False  # noqa: E711
     assert (x != None) is True  # noqa: E711
     hole = NamedArray(None, ("a",))
-    assert (hole == hole) is True
+    assert (hole == NamedArray(None, ("a",))) is True
     assert (hole == x) is False
 
 

@@ -3,13 +3,12 @@
 import dataclasses
 
 import equinox as eqx
+import haliax as hax
+import haliax.nn as hnn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
-import haliax as hax
-import haliax.nn as hnn
 from haliax import Axis
 from haliax.errors import AxisCollisionError, AxisNotFoundError, AxisSpecError
 
@@ -52,7 +51,9 @@ def test_storage_order_dot_general_has_the_same_gradients(key, out_first):
         return (layer(x) ** 2).sum().scalar()
 
     for a, b in zip(
-        jax.tree.leaves(jax.grad(loss, (0, 1))(plain, x)), jax.tree.leaves(jax.grad(loss, (0, 1))(stored, x)), strict=True
+        jax.tree.leaves(jax.grad(loss, (0, 1))(plain, x)),
+        jax.tree.leaves(jax.grad(loss, (0, 1))(stored, x)),
+        strict=True,
     ):
         close(a, b)
     text = str(jax.make_jaxpr(jax.grad(loss))(stored, x))
@@ -156,7 +157,9 @@ def test_cross_entropy_and_reductions():
     logits = hax.random.normal(jax.random.key(0), (B, P, V))
     ids = hax.named(np.arange(10).reshape(2, 5) % 7, ("B", "P"))
     targets = hnn.one_hot(ids, V)
-    each = -np.take_along_axis(np.asarray(jax.nn.log_softmax(logits.array)), np.asarray(ids.array)[..., None], -1)[..., 0]
+    each = -np.take_along_axis(np.asarray(jax.nn.log_softmax(logits.array)), np.asarray(ids.array)[..., None], -1)[
+        ..., 0
+    ]
     close(hnn.cross_entropy_loss(logits, V, targets), each.mean())
     close(hnn.cross_entropy_loss(logits, V, targets, reduction=None), each)
     close(hnn.cross_entropy_loss(logits, V, targets, reduction_axis="P"), each.mean(1))

@@ -18,7 +18,17 @@ def test_the_suite_for_eight_devices_passes():
         "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
         "JAX_DISABLE_MOST_OPTIMIZATIONS": "true",
     }
-    command = [sys.executable, "-m", "pytest", "-q", "--import-mode=importlib", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "--import-mode=importlib",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+    ]
     command += ["-W", "error", "-c", os.devnull, "--rootdir", str(here), str(here / "devices_partitioning.py")]
     done = subprocess.run(command, env=env, capture_output=True, text=True, cwd=here, check=False)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]

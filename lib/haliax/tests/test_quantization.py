@@ -1,13 +1,12 @@
 """FP8 and INT8: state handling, accuracy, and selection of layers."""
 
 import equinox as eqx
+import haliax as hax
+import haliax.nn as hnn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
-import haliax as hax
-import haliax.nn as hnn
 from haliax import Axis
 from haliax.quantization import (
     DefaultDotGeneralOp,

@@ -1,14 +1,13 @@
 """rearrange, its grammar, and the einops-like reduce, repeat, pack."""
 
+import haliax as hax
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-import haliax as hax
 from haliax import Axis
 from haliax._ops.parsing import parse_einsum, parse_rearrangement
 from haliax.errors import AxisSizeMismatchError, AxisSpecError, ExpressionError
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 B, H, W, C, D = hax.make_axes(B=2, H=4, W=6, C=3, D=5)
 
@@ -38,13 +37,28 @@ def test_sequences_transpose(x):
         ("b d h w c -> c w h d b", {}, "C W H D B", lambda a: a.transpose(4, 3, 2, 1, 0)),
         ("b ... c -> c ... b", {}, "C D H W B", lambda a: a.transpose(4, 1, 2, 3, 0)),
         ("b d h w c -> b (F: d h w c)", {}, "B F", lambda a: a.reshape(2, -1)),
-        ("b d (p: h1 h2) w c -> b d h2 h1 w c", {"h1": 2}, "B D h2 h1 W C", lambda a: a.reshape(2, 5, 2, 2, 6, 3).swapaxes(2, 3)),
+        (
+            "b d (p: h1 h2) w c -> b d h2 h1 w c",
+            {"h1": 2},
+            "B D h2 h1 W C",
+            lambda a: a.reshape(2, 5, 2, 2, 6, 3).swapaxes(2, 3),
+        ),
         ("{B H W} -> ... (Q: B H) ... W", {}, None, None),
         ("b d h w c -> d ... (Q: b h) ... w", {}, None, None),
         ("{B ...} -> ... B", {}, "D H W C B", lambda a: np.moveaxis(a, 0, 4)),
-        ("{(H: a b)} -> ... a b", {"a": 2}, "B D W C a b", lambda a: np.moveaxis(a.reshape(2, 5, 2, 2, 6, 3), (2, 3), (4, 5))),
+        (
+            "{(H: a b)} -> ... a b",
+            {"a": 2},
+            "B D W C a b",
+            lambda a: np.moveaxis(a.reshape(2, 5, 2, 2, 6, 3), (2, 3), (4, 5)),
+        ),
         ('b d h w c -> "C" ... ', {}, None, "error"),
-        ("b d (h1 h2) ... -> b d h1 h2 ...", {"h1": Axis("top", 2), "h2": "low"}, "B D top low W C", lambda a: a.reshape(2, 5, 2, 2, 6, 3)),
+        (
+            "b d (h1 h2) ... -> b d h1 h2 ...",
+            {"h1": Axis("top", 2), "h2": "low"},
+            "B D top low W C",
+            lambda a: a.reshape(2, 5, 2, 2, 6, 3),
+        ),
     ],
 )
 def test_strings(x, text, bindings, names, reference):

@@ -1,10 +1,9 @@
 """Reductions by name, with masks, and running reductions."""
 
+import haliax as hax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
-import haliax as hax
 from haliax import Axis
 from haliax.errors import ArrayTypeError, AxisNotFoundError, AxisSizeMismatchError, AxisSpecError
 

@@ -1,11 +1,10 @@
 """Mutable references."""
 
+import haliax as hax
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
-import haliax as hax
 from haliax import ds, new_ref
 from haliax.errors import AxisNotFoundError, AxisSpecError
 

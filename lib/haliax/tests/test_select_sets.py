@@ -1,11 +1,10 @@
 """where, clip, triangles, padding, comparisons, sets and searches."""
 
+import haliax as hax
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
-import haliax as hax
 from haliax import Axis
 from haliax.errors import AxisNotFoundError, AxisSpecError, BroadcastError
 
@@ -114,7 +113,10 @@ def test_searches_and_counts(x):
         hax.top_k(x, "B", 9)
     same(hax.partition(x, 1, "B").sum("B"), np.asarray(x.array).sum(1))
     same(hax.take_along_axis(x, hax.argsort(x, "B"), "B"), np.sort(x.array, 1))
-    same(hax.interp(hax.named([1.5], "q"), hax.arange({"e": 3}, dtype=float), hax.arange({"e": 3}, dtype=float) * 10), [15.0])
+    same(
+        hax.interp(hax.named([1.5], "q"), hax.arange({"e": 3}, dtype=float), hax.arange({"e": 3}, dtype=float) * 10),
+        [15.0],
+    )
     same(hax.select([x > 3, x > 1], [x, -x], 0), np.select([x.array > 3, x.array > 1], [x.array, -x.array], 0))
 
 

@@ -1,13 +1,10 @@
 """Renaming, splitting, merging, joining."""
 
+import haliax as hax
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-import haliax as hax
 from haliax import Axis
 from haliax.errors import (
     ArrayTypeError,
@@ -16,6 +13,8 @@ from haliax.errors import (
     AxisSizeMismatchError,
     AxisSpecError,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 
 def test_rename_swaps_and_checks(array):

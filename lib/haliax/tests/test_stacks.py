@@ -1,13 +1,12 @@
 """Stacked, BlockSeq and ArrayStacked do the same thing."""
 
 import equinox as eqx
+import haliax as hax
+import haliax.nn as hnn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
-import haliax as hax
-import haliax.nn as hnn
 from haliax import Axis
 from haliax.errors import ArrayTypeError, AxisSpecError, ScanError, StateDictError
 from haliax.tree_util import scan_aware_tree_map
@@ -156,7 +155,7 @@ def test_array_stacked_runs_raw_modules():
     np.testing.assert_allclose(stack.fold(jnp.ones(3)), expected, rtol=1e-5)
     np.testing.assert_array_equal(stack.get_layer(1).w, w[1])
     assert len(stack.unstacked()) == 4
-    carry, ys = stack.scan_via(lambda m, c, b: (m(c, b), c), in_axes=(1,))(jnp.ones(3), jnp.ones((3, 4)))
+    _, ys = stack.scan_via(lambda m, c, b: (m(c, b), c), in_axes=(1,))(jnp.ones(3), jnp.ones((3, 4)))
     assert ys.shape == (4, 3)
     assert stack.vmap_via(lambda m, x: m(x))(jnp.ones(3)).shape == (4, 3)
     for policy in (True, "recompute", "nested"):

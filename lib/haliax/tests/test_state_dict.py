@@ -1,13 +1,12 @@
 """State dicts: keys and shapes as PyTorch has them, files as Hugging Face reads them."""
 
 import equinox as eqx
+import haliax as hax
+import haliax.nn as hnn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
-import haliax as hax
-import haliax.nn as hnn
 from haliax.errors import StateDictError, StateDictKeyError
 from haliax.state_dict import (
     ModuleWithStateDictSerialization,
@@ -81,7 +80,11 @@ def test_round_trip_into_shapes_only(model, tmp_path):
     template = eqx.filter_eval_shape(lambda: model)
     back = from_torch_compatible_state_dict(template, load_state_dict(path), prefix="m")
     assert jax.tree.structure(back) == jax.tree.structure(model)
-    for a, b in zip(jax.tree.leaves(eqx.filter(back, eqx.is_array_like)), jax.tree.leaves(eqx.filter(model, eqx.is_array_like)), strict=True):
+    for a, b in zip(
+        jax.tree.leaves(eqx.filter(back, eqx.is_array_like)),
+        jax.tree.leaves(eqx.filter(model, eqx.is_array_like)),
+        strict=True,
+    ):
         np.testing.assert_allclose(a, b, rtol=1e-6)
     with open(path, "rb") as f:
         assert b'"format":"pt"' in f.read(4096)

@@ -1,14 +1,12 @@
 """Typing, tree functions, JAX helpers, debugging."""
 
 import equinox as eqx
+import haliax as hax
+import haliax.nn as hnn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.ad_checkpoint import print_saved_residuals  # noqa: F401
-
-import haliax as hax
-import haliax.nn as hnn
 from haliax import Axis, NamedArray, checked
 from haliax import jax_utils as ju
 from haliax import tree_util as tu
@@ -16,6 +14,7 @@ from haliax._src.util import IdentityMap, index_where
 from haliax.errors import ArrayTypeError, AxisSizeMismatchError, AxisSpecError, ModuleProblems
 from haliax.haxtyping import Float, Int, Named, f32, i32
 from haliax.util import StringHolderEnum, ensure_tuple, is_named_array, maybe_untuple, safe_wraps
+from jax.ad_checkpoint import print_saved_residuals  # noqa: F401
 
 
 def test_annotations_carry_dtype_and_names():
@@ -32,8 +31,11 @@ def test_annotations_carry_dtype_and_names():
     assert not isinstance(jnp.ones((2, 3), int), Float[jax.Array, "a b"])
 
 
+Queries, Keys, Scores = Float["?batch pos d"], Float["?batch kpos d"], Named["?batch pos kpos"]
+
+
 @checked
-def attend(q: Float["?batch pos d"], k: Float["?batch kpos d"], scale: float = 1.0) -> Named["?batch pos kpos"]:
+def attend(q: Queries, k: Keys, scale: float = 1.0) -> Scores:
     return hax.dot(q, k, axis="d") * scale
 
 

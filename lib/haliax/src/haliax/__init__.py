@@ -6,11 +6,13 @@
     >>> (x * hax.arange(Embed)).sum("embed").tolist()
     [3.0, 3.0]
 
-Everything below is imported on first use, so `import haliax` itself costs next to nothing.
+`NamedArray` and its methods are loaded at once, everything else on first use.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+import haliax.core as _core  # noqa: F401 - plugs the operations into NamedArray, whoever is imported first
 
 # ruff: noqa: A004
 if TYPE_CHECKING:

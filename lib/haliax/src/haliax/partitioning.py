@@ -345,9 +345,8 @@ def shard_map(
         with mapping_scope({}):
             outs = out_specs
             if outs is None:
-                replicated = jax.tree_util.tree_map(lambda _: PartitionSpec(), args, is_leaf=is_named)
                 probe = jax.shard_map(
-                    f, mesh=resolved, in_specs=replicated, out_specs=PartitionSpec(), check_vma=False, **kwargs
+                    f, mesh=resolved, in_specs=ins, out_specs=PartitionSpec(), check_vma=False, **kwargs
                 )
                 outs = jax.tree_util.tree_map(by_name, jax.eval_shape(probe, *args), is_leaf=is_named)
             mapped = jax.shard_map(f, mesh=resolved, in_specs=ins, out_specs=outs, check_vma=check_rep, **kwargs)
