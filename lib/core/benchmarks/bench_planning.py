@@ -70,6 +70,10 @@ def chain(length):
     return last
 
 
+def fan_in(leaves):
+    return handle("end", *(handle(f"leaf/{number}") for number in range(leaves)))
+
+
 def diamonds(layers):
     layer = [handle(f"l0-{side}") for side in "abc"]
     for depth in range(1, layers):
@@ -78,13 +82,14 @@ def diamonds(layers):
 
 
 def plan_seconds(build, repeats):
+    """CPU seconds: planning is one thread without any waiting."""
     found = []
     for _ in range(repeats):
         terminal = build()
-        begun = time.perf_counter()
+        begun = time.process_time()
         specs = lower_all([terminal])
         plan_graph([specs[terminal]], "/store")
-        found.append(time.perf_counter() - begun)
+        found.append(time.process_time() - begun)
     return found
 
 
@@ -159,10 +164,7 @@ def main():
     repeats = 1 if options.smoke else 3
     plans = {
         "chain_1000": plan_seconds(lambda: chain(1_000), repeats),
-        "fan_in_10000": plan_seconds(
-            lambda: handle("end", *(handle(f"leaf/{n}") for n in range(int(10_000 * (scale if options.smoke else 1))))),
-            repeats,
-        ),
+        "fan_in_10000": plan_seconds(lambda: fan_in(10_000), repeats),
         "diamonds_25": plan_seconds(lambda: diamonds(25), repeats),
     }
     root = tempfile.mkdtemp(prefix="bench-planning-", dir=options.store)
@@ -189,7 +191,7 @@ def main():
         "unit": "ms per trivial step, everything durable",
         "spread": [round(min(overhead), 3), round(max(overhead), 3)],
         "n": len(overhead),
-        "plan_seconds": {name: round(statistics.median(found), 4) for name, found in plans.items()},
+        "plan_cpu_seconds": {name: round(statistics.median(found), 4) for name, found in plans.items()},
         "finished_graph": {
             "steps": int(1_000 * scale),
             "first_run_s": round(first, 3),

@@ -7,7 +7,7 @@ import pytest
 from marin import errors
 
 EXAMPLES = [
-    errors.PlanError("train", "something is wrong.", field="model.lr"),
+    errors.PlanError("train", "something is wrong.", field="model.lr", hint="Change it."),
     errors.InvalidNameError("a//b", "has an empty segment"),
     errors.InvalidVersionError("train", "v1", "is not a version"),
     errors.UnresolvedVersionError("train"),

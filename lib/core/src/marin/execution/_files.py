@@ -21,9 +21,13 @@ _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 
 
-def json_text(value: Any) -> str:
-    """JSON as every record is written: sorted keys, indented, a newline at the end."""
-    return json.dumps(value, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False, default=str) + "\n"
+def json_text(value: dict[str, Any]) -> str:
+    """JSON as every record is written: sorted keys, one line a field, a newline at the end."""
+
+    def dump(item: Any) -> str:
+        return json.dumps(item, sort_keys=True, ensure_ascii=False, allow_nan=False, default=str)
+
+    return "{\n" + ",\n".join(f" {dump(key)}: {dump(value[key])}" for key in sorted(value)) + "\n}\n"
 
 
 def fsync_directory(path: str) -> None:
@@ -35,7 +39,7 @@ def fsync_directory(path: str) -> None:
         os.close(descriptor)
 
 
-def _write_temporary(path: str, text: str) -> str:
+def _write_temporary(path: str, text: str, *, durable: bool = True) -> str:
     folder, leaf = os.path.split(path)
     temporary = os.path.join(folder, f".{leaf}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
@@ -47,7 +51,8 @@ def _write_temporary(path: str, text: str) -> str:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
@@ -55,23 +60,36 @@ def _write_temporary(path: str, text: str) -> str:
     return temporary
 
 
-def replace_text(path: str, text: str) -> None:
-    """Write a whole file; a reader sees the old text or the new one, never a part."""
-    temporary = _write_temporary(path, text)
+def replace_text(path: str, text: str, *, durable: bool = True) -> None:
+    """Write a whole file; a reader sees the old text or the new one, never a part.
+
+    Args:
+        path: The file.
+        text: Its new content.
+        durable: Whether it must be on disk when this returns. Other processes see it at once either way; only after a
+            power failure may the old text be back.
+    """
+    temporary = _write_temporary(path, text, durable=durable)
     try:
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
-    fsync_directory(os.path.dirname(path))
+    if durable:
+        fsync_directory(os.path.dirname(path))
 
 
-def create_text(path: str, text: str) -> bool:
+def create_text(path: str, text: str, *, durable: bool = True) -> bool:
     """Create a file that must not exist yet; the first of several writers wins.
 
-    The text is written to a file without a name, which is then given its name: a writer that dies leaves nothing behind.
+    The text is written to a file without a name, which is then given its name: a writer that dies leaves nothing
+    behind.
 
+    Args:
+        path: The file; folders above it are made.
+        text: Its content.
+        durable: As for ``replace_text``.
     Returns:
         Whether this call created it.
     """
@@ -82,17 +100,19 @@ def create_text(path: str, text: str) -> bool:
     except OSError as error:
         if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL):
             raise
-        return _create_named(path, text)
+        return _create_named(path, text, durable=durable)
     directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
             # Only with a directory descriptor does Python ask the kernel to follow the link to the nameless file.
             source = f"/proc/self/fd/{file.fileno()}"
             os.link(source, os.path.basename(path), dst_dir_fd=directory, follow_symlinks=True)
-        os.fsync(directory)
+        if durable:
+            os.fsync(directory)
     except FileExistsError:
         return False
     finally:
@@ -100,16 +120,17 @@ def create_text(path: str, text: str) -> bool:
     return True
 
 
-def _create_named(path: str, text: str) -> bool:
+def _create_named(path: str, text: str, *, durable: bool) -> bool:
     """``create_text`` where the file system has no nameless files."""
-    temporary = _write_temporary(path, text)
+    temporary = _write_temporary(path, text, durable=durable)
     try:
         os.link(temporary, path)
     except FileExistsError:
         return False
     finally:
         os.unlink(temporary)
-    fsync_directory(os.path.dirname(path))
+    if durable:
+        fsync_directory(os.path.dirname(path))
     return True
 
 

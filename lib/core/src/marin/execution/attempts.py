@@ -50,7 +50,9 @@ def close_attempt(layout: StepLayout, attempt: AttemptRecord) -> bool:
     Returns:
         Whether this call closed it; False when somebody had before.
     """
-    return create_text(os.path.join(layout.attempts, attempt.attempt + _CLOSED), json_text(attempt.to_json()))
+    # The end of a success follows from its record and is written again when it got lost; a failure is told only here.
+    path = os.path.join(layout.attempts, attempt.attempt + _CLOSED)
+    return create_text(path, json_text(attempt.to_json()), durable=attempt.status != "success")
 
 
 def is_closed(layout: StepLayout, attempt: str) -> bool:

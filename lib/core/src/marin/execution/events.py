@@ -64,7 +64,8 @@ def write_event(prefix: str, event: LedgerEvent) -> bool:
     Returns:
         False when the same fact is on record already.
     """
-    return create_text(event_path(prefix, event), json_text(dataclasses.asdict(event)))
+    # Events can be rebuilt from records and attempts, so the disk is not waited for.
+    return create_text(event_path(prefix, event), json_text(dataclasses.asdict(event)), durable=False)
 
 
 def read_event(path: str) -> LedgerEvent | None:

@@ -111,7 +111,7 @@ class RunSummary:
 
     def count(self, outcome: Outcome) -> int:
         """How many steps ended this way."""
-        return sum(step.outcome is outcome for step in self.steps)
+        return sum(step.outcome == outcome for step in self.steps)
 
     @property
     def ok(self) -> bool:

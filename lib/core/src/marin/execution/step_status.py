@@ -94,11 +94,11 @@ def read_status(layout: StepLayout) -> StatusRecord | None:
 
 
 def write_status(layout: StepLayout, record: StatusRecord) -> None:
-    """Replace the status; durable on return."""
+    """Replace the status; durable on return, but for ``RUNNING``, which a power failure may undo without harm."""
     details = {
         key: value
         for key, value in dataclasses.asdict(record).items()
         if key != "status" and value not in ("", None, [])
     }
     line = json.dumps(details, sort_keys=True, ensure_ascii=False)
-    replace_text(layout.status, f"{record.status.value}\n{line}\n")
+    replace_text(layout.status, f"{record.status.value}\n{line}\n", durable=record.status is not Status.RUNNING)
