@@ -106,7 +106,7 @@ def adder(number, before):
 
 
 def ours(root, length):
-    """A chain of trivial steps in a fresh store: result, first run, second run that asks for every step, status reads."""
+    """A chain of trivial steps in a fresh store: result, seconds of the first run and of one that asks for every step."""
     specs, last = [], None
     for number in range(length):
         before = last.path(root) if last is not None else None

@@ -19,7 +19,7 @@ PUBLIC = {
         "StepOutcome", "StepSpec", "VersionCodex", "apply", "describe_drift", "explain", "lower", "materialized_config",
         "read_record", "remote", "resolve", "run", "step_attempt",
     ],
-    "marin.ledger": ["Explanation", "FailureGroup", "Ledger", "StepEntry"],
+    "marin.ledger": ["Explanation", "FailureGroup", "Ledger", "StepEntry", "Verification", "verify"],
 }  # fmt: skip
 BANNED = ("jax", "pyarrow", "torch", "numpy", "click", "zephyr", "levanter", "haliax", "dupekit", "duckdb")
 

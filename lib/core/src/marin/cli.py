@@ -181,6 +181,114 @@ def failures(prefix: str | None, as_json: bool, category: str | None, traceback:
             click.echo("\n".join(failure_lines(groups, traceback=traceback)))
 
 
+@marin.command()
+@_PREFIX
+@_JSON
+@click.option("--deep", is_flag=True, help="Hash every file again.")
+@click.argument("step")
+def verify(prefix: str | None, as_json: bool, deep: bool, step: str) -> None:
+    """Check that NAME@VERSION, and everything it was made from, is what was recorded. Exits with 1 when it is not.
+
+    \b
+    Examples:
+      marin verify model@2026.12.01
+      marin verify model@auto --deep --json
+    """
+    from marin._cli.tables import verification_lines
+    from marin.ledger.ledger import Ledger, split_reference
+    from marin.ledger.verification import verify as check
+
+    with reported():
+        result = check(Ledger(prefix), *split_reference(step), deep=deep)
+        if as_json:
+            _echo_json(result.to_json())
+        else:
+            click.echo("\n".join(verification_lines(result)))
+    sys.exit(0 if result.ok else 1)
+
+
+@marin.command()
+@_PREFIX
+@_JSON
+@click.argument("left")
+@click.argument("right")
+def diff(prefix: str | None, as_json: bool, left: str, right: str) -> None:
+    """Say how two outputs differ: recipe, inputs, bytes and results.
+
+    \b
+    Examples:
+      marin diff tokens@2026.11.01 tokens@2026.12.01
+      marin diff model@small-auto model@large-auto --json
+    """
+    from marin._cli.tables import diff_lines
+    from marin.execution.fingerprint import describe_drift
+    from marin.ledger.ledger import Ledger, split_reference
+    from marin.ledger.verification import compare_records
+
+    with reported():
+        ledger = Ledger(prefix)
+        first, second = (ledger.record(*split_reference(item)) for item in (left, right))
+        difference = compare_records(
+            first, second, describe_drift(first.fingerprint_payload, second.fingerprint_payload)
+        )
+        if as_json:
+            _echo_json(difference)
+        else:
+            click.echo("\n".join(diff_lines(difference)))
+
+
+@marin.group()
+def ledger() -> None:
+    """Query the ledger, or make its index again."""
+
+
+@ledger.command()
+@_PREFIX
+@_JSON
+@click.option("--sql", required=True, metavar="SQL", help="One query over steps, attempts, inputs and events.")
+def query(prefix: str | None, as_json: bool, sql: str) -> None:
+    """Run SQL over the tables `steps`, `attempts`, `inputs` and `events` (needs the extra `ledger`).
+
+    \b
+    Examples:
+      marin ledger query --sql "SELECT category, count(*) FROM attempts GROUP BY 1"
+      marin ledger query --sql "SELECT name, version, seconds FROM steps ORDER BY seconds DESC LIMIT 5" --json
+    """
+    from marin._cli.tables import table
+    from marin.ledger._adapters.duckdb_query import run_query
+    from marin.ledger.ledger import Ledger
+    from marin.ledger.tables import COLUMNS, load_tables
+
+    with reported():
+        names, rows = run_query(COLUMNS, load_tables(Ledger(prefix)), sql)
+        if as_json:
+            _echo_json([dict(zip(names, row, strict=True)) for row in rows])
+        else:
+            click.echo(table(names, [["" if cell is None else str(cell) for cell in row] for row in rows]))
+
+
+@ledger.command()
+@_PREFIX
+def rebuild(prefix: str | None) -> None:
+    """Make the index again from records, attempts and events. It is a cache; nothing depends on it.
+
+    \b
+    Examples:
+      marin ledger rebuild
+    """
+    import os
+
+    from marin.ledger.ledger import Ledger
+    from marin.ledger.tables import index_path, load_tables
+
+    with reported():
+        store = Ledger(prefix)
+        if os.path.exists(index_path(store.prefix)):
+            os.unlink(index_path(store.prefix))
+        tables = load_tables(store)
+        click.echo(", ".join(f"{len(rows)} {name}" for name, rows in tables.items()))
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Entry point of the ``marin`` command.
 

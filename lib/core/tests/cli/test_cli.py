@@ -161,7 +161,53 @@ def test_ls_show_and_why_tell_about_a_step(marin, script, prefix):
     assert marin("failures")[1] == "no failures on record\n"
 
 
-@pytest.mark.parametrize("command", [[], ["run"], ["ls"], ["show"], ["why"], ["failures"]])
+def test_verify_exits_with_one_when_bytes_changed(marin, script, prefix):
+    marin("run", script, "--version", "2026.12.01")
+    code, out, _ = marin("verify", "double@2026.12.01", "--deep")
+    assert code == 0 and "2 steps checked" in out
+    with open(f"{prefix}/total/2026.12.01/sum.txt", "a") as file:
+        file.write("0")
+    code, out, _ = marin("verify", "double", "--json")
+    problems = [problem for step in json.loads(out)["steps"] for problem in step["problems"]]
+    assert code == 1 and problems == ["changed size: sum.txt: 1 -> 2"]
+
+
+def test_diff_tells_recipe_inputs_and_results(marin, script, prefix):
+    marin("run", script, "--version", "2026.12.01")
+    marin("run", script, "--version", "2026.12.02", "--", "--n", "4")
+    difference = json.loads(marin("diff", "total@2026.12.01", "total@2026.12.02", "--json")[1])
+    assert difference["recipe"] == ["numbers[2]: 3 -> 4"] and difference["changed"]["result"] == [
+        {"total": 6},
+        {"total": 7},
+    ]
+    assert "numbers[2]: 3 -> 4" in marin("diff", "total@2026.12.01", "total@2026.12.02")[1]
+
+
+def test_sql_over_the_ledger(marin, script, prefix):
+    pytest.importorskip("duckdb")
+    marin("run", script, "--version", "2026.12.01")
+    assert marin("ledger", "rebuild")[1] == "2 steps, 2 attempts, 1 inputs, 4 events\n"
+    rows = json.loads(marin("ledger", "query", "--sql", "SELECT name, files FROM steps ORDER BY name", "--json")[1])
+    assert rows == [{"name": "double", "files": 1}, {"name": "total", "files": 1}]
+    code, _, err = marin("ledger", "query", "--sql", "SELECT x FROM y")
+    assert code == 2 and "Tables: steps" in err
+
+
+HELPED = [
+    [],
+    ["run"],
+    ["ls"],
+    ["show"],
+    ["why"],
+    ["failures"],
+    ["verify"],
+    ["diff"],
+    ["ledger", "query"],
+    ["ledger", "rebuild"],
+]
+
+
+@pytest.mark.parametrize("command", HELPED)
 def test_every_command_has_help_with_examples(marin, command):
     code, out, _ = marin(*command, "--help")
     assert code == 0 and (not command or "Examples:" in out)

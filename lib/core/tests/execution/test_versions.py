@@ -13,8 +13,8 @@ def test_every_calendar_date_is_a_fixed_version(date, number):
 
 @pytest.mark.parametrize(
     "version",
-    ["2026.13.40", "2026.02.29", "v1", "llama3", "20260628", "2026-01-01", "2026.1.1", "", "2026.01.01.01", "-dev", "a/b-dev",
-     "2026.01.01 ", "dev-", "2026.01.01\n"],
+    ["2026.13.40", "2026.02.29", "v1", "llama3", "20260628", "2026-01-01", "2026.1.1", "", "2026.01.01.01", "-dev",
+     "a/b-dev", "2026.01.01 ", "dev-", "2026.01.01\n"],
 )  # fmt: skip
 def test_what_is_not_a_version_is_refused(version):
     with pytest.raises(InvalidVersionError) as caught:

@@ -5,6 +5,7 @@ from typing import Any
 
 from marin.ledger.failure_groups import FailureGroup
 from marin.ledger.ledger import StepEntry
+from marin.ledger.verification import Verification
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -76,4 +77,27 @@ def failure_lines(groups: Sequence[FailureGroup], *, traceback: bool) -> list[st
         if traceback:
             text = (group.attempts[-1].error or {}).get("traceback", "")
             lines += [f"    | {line}" for line in text.splitlines()]
+    return lines
+
+
+def verification_lines(result: Verification) -> list[str]:
+    """The page of ``marin verify``."""
+    lines = []
+    for finding in result.findings:
+        lines.append(f"{'ok     ' if not finding.problems else 'FAILED '} {finding.step}")
+        lines += [f"        {problem}" for problem in finding.problems]
+    how = "every byte was hashed again" if result.deep else "names, sizes and digests on record; --deep hashes again"
+    lines.append(f"{len(result.findings)} steps checked ({how})")
+    return lines
+
+
+def diff_lines(difference: dict[str, Any]) -> list[str]:
+    """The page of ``marin diff``."""
+    lines = [f"{difference['left']} -> {difference['right']}"]
+    lines += [f"  recipe    {change}" for change in difference["recipe"]] or ["  recipe    the same"]
+    for ref, (before, after) in difference["inputs"].items():
+        lines.append(f"  input     {ref}: {(before or 'absent')[:16]} -> {(after or 'absent')[:16]}")
+    for name, (before, after) in difference["changed"].items():
+        lines.append(f"  {name:<8}  {before} -> {after}")
+    lines.append("  bytes     the same" if difference["same_content"] else "  bytes     different")
     return lines

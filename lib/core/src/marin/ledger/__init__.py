@@ -13,15 +13,18 @@ if TYPE_CHECKING:
     from marin.ledger.explanation import Explanation
     from marin.ledger.failure_groups import FailureGroup
     from marin.ledger.ledger import Ledger, StepEntry
+    from marin.ledger.verification import Verification, verify
 
 _EXPORTS = {
     "Explanation": "marin.ledger.explanation",
     "FailureGroup": "marin.ledger.failure_groups",
     "Ledger": "marin.ledger.ledger",
     "StepEntry": "marin.ledger.ledger",
+    "Verification": "marin.ledger.verification",
+    "verify": "marin.ledger.verification",
 }
 
-__all__ = ["Explanation", "FailureGroup", "Ledger", "StepEntry"]
+__all__ = ["Explanation", "FailureGroup", "Ledger", "StepEntry", "Verification", "verify"]
 
 
 def __getattr__(name: str) -> Any:

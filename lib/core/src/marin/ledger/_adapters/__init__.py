@@ -1,0 +1,1 @@
+"""The only place of the ledger where heavy packages are imported."""
