@@ -86,7 +86,7 @@ marin_setup() {
     local found="" arguments=(sync --frozen --inexact --all-packages --extra "${MARIN_ACCELERATOR:-cpu}")
     case "$1" in
         run) arguments+=(--no-default-groups) ;;
-        dev) arguments+=(--group dev --group test) ;;
+        dev) arguments+=(--group dev --group test --group interop) ;;
         *) die "marin_setup: unknown mode $1; expected run or dev" ;;
     esac
     # Whatever environment the caller's shell has active is not ours.

@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def command(store, *arguments, options=()):
-    program = [sys.executable, "-m", "marin.cli", "run", SCRIPT, "--prefix", str(store), *options, "--"]
+    program = [str(Path(sys.executable).with_name("marin")), "run", SCRIPT, "--prefix", str(store), *options, "--"]
     return [*program, "--scale", "smoke", *arguments]
 
 
