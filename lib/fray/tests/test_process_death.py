@@ -241,6 +241,7 @@ def test_a_stopped_driver_thread_does_not_kill_its_children(process_client):
     assert made[0].count() == 1
 
 
+@pytest.mark.slow
 def test_no_thread_descriptor_or_folder_is_leaked_by_a_client():
     def use():
         with LocalClient(max_workers=1) as client:

@@ -8,6 +8,11 @@ import textwrap
 from collections.abc import Callable, Iterator
 
 import pytest
+from hypothesis import settings
+
+# A busy machine is not a bug: examples may take their time.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 
 class Child:

@@ -69,7 +69,7 @@ class LocalClient:
             raise JobRequestError("max_workers", max_workers, "at least 1")
         self.mode = mode
         self.closed = False
-        self._max_workers = max_workers or max(4, len(os.sched_getaffinity(0)))
+        self._max_workers = max_workers or max(4, usable_cores())
         self._strict = strict_pickle
         self._enforce_memory = enforce_memory
         self._lock = threading.RLock()
@@ -291,6 +291,11 @@ class LocalClient:
             return lambda: fn(*args, **kwargs)
         fn, args, kwargs = through_pickle((fn, args, dict(kwargs)), "the entrypoint")
         return lambda: through_pickle(fn(*args, **kwargs), "the result")
+
+
+def usable_cores() -> int:
+    """Return the number of processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class _Raised:
