@@ -205,3 +205,20 @@ def test_calls_to_an_actor_that_was_shut_down_are_refused(client):
     with pytest.raises(ActorUnavailableError, match="gone"):
         handle.add()
     assert isinstance(handle.add.remote().exception(10), ActorUnavailableError)
+
+
+def test_many_threads_share_one_actor_from_the_first_call_on(client):
+    counter = client.create_actor(Counter, name="shared")
+    start = threading.Barrier(8)
+    seen = []
+
+    def work():
+        start.wait()
+        seen.extend(counter.add() for _ in range(25))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(seen) == list(range(1, 201))

@@ -63,6 +63,10 @@ class Connection:
             self._fail()
         return future
 
+    def abandon(self) -> None:
+        """End a connection that nobody uses; the hub sees the end and frees it."""
+        self._socket.shutdown(socket.SHUT_RDWR)
+
     def _readable(self) -> None:
         for kind, number, payload in self._reader.read_available():
             with self._lock:
@@ -91,6 +95,8 @@ def _connection(endpoint: str, label: str) -> Connection:
         made = Connection(endpoint, label)
         with _connections_lock:
             connection = _connections.setdefault(endpoint, made)
+        if connection is not made:
+            made.abandon()  # another thread was faster; one connection is enough
     return connection
 
 
