@@ -12,6 +12,7 @@ import pytest
 MODULES = [
     "levanter.schedule",
     "levanter.store._arrays",
+    "levanter.store._windows",
     "levanter.store.cache",
     "levanter.store.jagged_array",
     "levanter.store.ledger",

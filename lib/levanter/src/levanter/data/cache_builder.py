@@ -60,5 +60,5 @@ def build_token_cache(
     context = ZephyrContext(name="token-cache") if context is None else context
     with building(cache_dir):
         withdraw_commit(cache_dir)
-        context.execute(Dataset.from_list(jobs).map(build_shard))
+        context.execute(Dataset.from_list(jobs, shards=len(jobs)).map(build_shard))
         return finish_cache(cache_dir, jobs)

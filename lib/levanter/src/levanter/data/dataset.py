@@ -17,7 +17,7 @@ import numpy as np
 
 from levanter.data._blocking import blocking_wait
 from levanter.data._index_maps import BlockShuffleMap, EpochMap, IndexMap, PermutedMap, RetainedMap, SliceMap
-from levanter.data._keys import fold_in, split
+from levanter.data._keys import fold_in, fold_in_for_user, split
 from levanter.data._prp import make_permutation
 from levanter.data._stacking import stack_examples
 from levanter.data.errors import DatasetIndexError, EmptyDatasetError, InfiniteDatasetError
@@ -229,7 +229,7 @@ class MappedAsyncDataset(AsyncDataset[U]):
         items = await self.dataset.get_batch(indices)
         if self._key is None:
             return [self._function(item, *self._args, **self._kwargs) for item in items]
-        keys = [fold_in(self._key, int(index)) for index in indices]
+        keys = [fold_in_for_user(self._key, int(index)) for index in indices]
         return [
             self._function(item, *self._args, key=key, **self._kwargs) for item, key in zip(items, keys, strict=True)
         ]
@@ -262,7 +262,7 @@ class BatchMappedAsyncDataset(AsyncDataset[U]):
         items = await self.dataset.get_batch(indices)
         kwargs = self._kwargs
         if self._key is not None:
-            kwargs = {**kwargs, "key": [fold_in(self._key, int(index)) for index in indices]}
+            kwargs = {**kwargs, "key": [fold_in_for_user(self._key, int(index)) for index in indices]}
         return self._function(items, *self._args, **kwargs)
 
 

@@ -24,7 +24,7 @@ import jax
 import numpy as np
 
 from levanter.data._index_maps import Recent
-from levanter.data._keys import fold_in, random_order
+from levanter.data._keys import fold_in, key_words, random_order
 from levanter.data.dataset import AsyncDataset, check_indices, lengths_of
 from levanter.data.errors import EmptyDatasetError, InfiniteDatasetError, MixtureError
 from levanter.schedule import BatchSchedule
@@ -253,7 +253,7 @@ class MixtureDataset(AsyncDataset[T]):
         identity = {
             "block_size": self.block_size,
             "components": self._names,
-            "key": np.asarray(jax.random.key_data(self._key)).tolist(),
+            "key": key_words(self._key),
             "lengths": None if lengths is None else dict(lengths),
             "randomize": self._randomize,
             "stages": self.weight_stages,
