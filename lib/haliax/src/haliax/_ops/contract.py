@@ -116,11 +116,11 @@ def contract(
         dot_general: Replacement for `lax.dot_general`; called positionally.
         out_sharding: Passed to the last dot_general, on explicit meshes.
     """
-    dtype = jnp.result_type(*arrays)
-    operands = [
-        (x if getattr(x, "dtype", None) == dtype else jnp.asarray(x, dtype), t)
-        for x, t in zip(arrays, labels, strict=True)
-    ]
+    dtype = arrays[0].dtype
+    if any(x.dtype != dtype or getattr(x, "weak_type", False) for x in arrays):
+        dtype = jnp.result_type(*arrays)
+        arrays = [x if x.dtype == dtype else jnp.asarray(x, dtype) for x in arrays]
+    operands = list(zip(arrays, labels, strict=True))
     options = {"precision": precision, "preferred_element_type": preferred_element_type}
     may_swap = dot_general is jax.lax.dot_general
     if len(operands) == 1:

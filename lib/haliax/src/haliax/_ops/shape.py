@@ -1,5 +1,6 @@
 """Renaming, splitting, merging and moving axes."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -7,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from haliax._array.named import NamedArray, bind, freeze, intern_names, position, require_named, wrap
-from haliax._array.plan import permute_to, positions_of
+from haliax._array.plan import positions_of
 from haliax._array.sharding import auto_sharded
 from haliax._axis.algebra import resolve_axis
 from haliax._axis.order import check_partial_sizes, solve_order
@@ -31,13 +32,22 @@ def transpose_to(array: NamedArray, partial: Sequence[Any], operation: str = "re
         AxisSpecError: The order names an unknown axis, repeats one, or leaves one out without ``...``.
         AxisSizeMismatchError: A sized entry disagrees with the array.
     """
-    if any(isinstance(p, Axis) for p in partial):
-        check_partial_sizes(operation, partial, array.axes)
-    wanted = tuple(p if p is ... else p if isinstance(p, str) else names_of(p)[0] for p in partial)
-    names = solve_order(wanted, array.names)
-    if names == array.names:
+    plan = _transpose_plan(operation, array.names, array.array.shape, tuple(partial))
+    if plan is None:
         return array
-    return wrap(permute_to(array, names), intern_names(names))
+    perm, names = plan
+    return wrap(jnp.transpose(array.array, perm), names)
+
+
+@functools.lru_cache(maxsize=8192)
+def _transpose_plan(
+    operation: str, names: tuple[str, ...], shape: tuple[int, ...], partial: tuple[Any, ...]
+) -> tuple[tuple[int, ...], tuple[str, ...]] | None:
+    """Return the permutation and the new names, or None when nothing moves."""
+    check_partial_sizes(operation, partial, tuple(map(Axis, names, shape)))
+    wanted = tuple(p if p is ... else p if isinstance(p, str) else names_of(p)[0] for p in partial)
+    out = solve_order(wanted, names)
+    return None if out == names else (tuple(names.index(n) for n in out), intern_names(out))
 
 
 def rename(array: NamedArray, renames: Mapping[AxisSelector, AxisSelector], *, strict: bool = True) -> NamedArray:

@@ -16,6 +16,7 @@ from jax.sharding import NamedSharding
 from haliax._array.named import NamedArray, wrap
 from haliax._array.sharding import current_thread_local_mapping, pspec_for_names, resolve_mesh
 from haliax._ops.loops import is_arrayish
+from haliax._state_dict.stacking import Incomplete
 from haliax.errors import StateDictError, StateDictKeyError, format_axes
 
 StateDict = dict[str, Any]
@@ -179,6 +180,8 @@ def _lookup(state_dict: StateDict, key: str, shape: tuple[int, ...], names: tupl
     if key not in state_dict:
         raise StateDictKeyError(key, state_dict)
     array = state_dict[key]
+    if isinstance(array, Incomplete):
+        raise array.error
     if tuple(array.shape) != shape:
         wanted = shape if names is None else format_axes(names, shape)
         raise StateDictError(

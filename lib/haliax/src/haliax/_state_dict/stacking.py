@@ -10,6 +10,13 @@ import numpy as np
 from haliax.errors import StateDictError
 
 
+class Incomplete:
+    """Stands for a stacked array whose layers do not fit together; an error only if the module needs it."""
+
+    def __init__(self, error: StateDictError):
+        self.error = error
+
+
 def _pattern(prefix: str | None) -> re.Pattern[str]:
     return re.compile((re.escape(prefix) + r"\." if prefix else "") + r"(\d+)\.(.*)")
 
@@ -19,9 +26,15 @@ def _join(prefix: str | None, *parts: str) -> str:
 
 
 def stack_state_dict(
-    state_dict: Mapping[str, Any], prefix: str | None = None, num_layers: int | None = None
+    state_dict: Mapping[str, Any], prefix: str | None = None, num_layers: int | None = None, *, strict: bool = True
 ) -> dict[str, Any]:
     """Replace the keys ``prefix.<i>.rest`` by one ``prefix.rest`` stacked in the order of i; other keys stay.
+
+    Args:
+        state_dict: Arrays by key.
+        prefix: Where the layers are.
+        num_layers: Number of layers; the largest index plus 1 unless given.
+        strict: Raise at once; otherwise groups that do not fit are marked, and raise when a module reads them.
 
     Raises:
         StateDictError: Layers are missing, more than expected, or a key has differing shapes.
@@ -40,20 +53,31 @@ def stack_state_dict(
         else:
             groups.setdefault(match.group(2), {})[int(match.group(1))] = array
     for rest, layers in groups.items():
-        wanted = range(max(layers) + 1 if num_layers is None else num_layers)
-        if sorted(layers) != list(wanted):
-            missing, extra = sorted(set(wanted) - set(layers)), sorted(set(layers) - set(wanted))
-            raise StateDictError(
-                f"stack layers {_join(prefix, '<i>', rest)}: missing layers {missing}, unexpected layers {extra}; expected "
-                f"0..{len(wanted) - 1}. Check the number of layers in the model's configuration."
-            )
-        arrays = [layers[i] for i in wanted]
-        if len({tuple(a.shape) for a in arrays}) != 1:
-            raise StateDictError(
-                f"stack layers {_join(prefix, '<i>', rest)}: shapes {sorted({tuple(a.shape) for a in arrays})}; expected one."
-            )
-        out[_join(prefix, rest)] = np.stack(arrays) if isinstance(arrays[0], np.ndarray) else jnp.stack(arrays)
+        try:
+            out[_join(prefix, rest)] = _stack_layers(_join(prefix, "<i>", rest), layers, num_layers)
+        except StateDictError as error:
+            if strict:
+                raise
+            out[_join(prefix, rest)] = Incomplete(error)
     return out
+
+
+def _stack_layers(shown: str, layers: dict[int, Any], num_layers: int | None) -> Any:
+    wanted = range(max(layers) + 1 if num_layers is None else num_layers)
+    if sorted(layers) != list(wanted):
+        missing, extra = sorted(set(wanted) - set(layers)), sorted(set(layers) - set(wanted))
+        raise StateDictError(
+            f"stack layers {shown}: missing layers {missing}, unexpected layers {extra}; expected 0..{len(wanted) - 1}. "
+            "Check the number of layers in the model's configuration."
+        )
+    arrays = [layers[i] for i in wanted]
+    inner = next((a for a in arrays if isinstance(a, Incomplete)), None)
+    if inner is not None:
+        raise inner.error
+    shapes = sorted({tuple(a.shape) for a in arrays})
+    if len(shapes) != 1:
+        raise StateDictError(f"stack layers {shown}: shapes {shapes}; expected one. Check the checkpoint.")
+    return np.stack(arrays) if isinstance(arrays[0], np.ndarray) else jnp.stack(arrays)
 
 
 def unstack_state_dict(

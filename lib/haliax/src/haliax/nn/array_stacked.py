@@ -167,7 +167,9 @@ class ArrayStacked(ModuleWithStateDictSerialization):
 
     def from_state_dict(self, state_dict: StateDict, prefix: str | None = None) -> Self:
         """Return a copy with the arrays found below ``prefix.<i>``."""
-        stacked = from_state_dict(self.stacked, stack_state_dict(state_dict, prefix, self.num_layers), prefix)
+        stacked = from_state_dict(
+            self.stacked, stack_state_dict(state_dict, prefix, self.num_layers, strict=False), prefix
+        )
         return replace_fields(self, {"stacked": stacked})
 
 

@@ -182,7 +182,7 @@ class Stacked(ModuleWithStateDictSerialization):
 
     def from_state_dict(self, state_dict: StateDict, prefix: str | None = None) -> Self:
         """Return a copy with the arrays found below ``prefix.<i>``."""
-        stacked_dict = stack_state_dict(state_dict, prefix, self.Block.size)
+        stacked_dict = stack_state_dict(state_dict, prefix, self.Block.size, strict=False)
         first = _block_first(self.stacked, self.Block)
         return dataclasses.replace(self, stacked=from_state_dict(first, stacked_dict, prefix))
 
