@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from zephyr import BadRecordError, Dataset, ZephyrContext, col, counters
 from zephyr.coordinator import Policy
-from zephyr.errors import ContextClosedError, TaskFailedError, WorkersLostError
+from zephyr.errors import ContextClosedError, OutputError, TaskFailedError, WorkersLostError
 
 ENCODER = msgspec.json.Encoder()
 
@@ -244,6 +244,13 @@ def test_two_contexts_run_side_by_side(shared: ZephyrContext, scratch: Path) -> 
     with ZephyrContext(max_workers=1, chunk_storage_prefix=str(scratch)) as other:
         ds = Dataset.from_list([3, 4]).map(lambda x: x * x)
         assert other.execute(ds).results == shared.execute(ds).results == [9, 16]
+
+
+def test_a_scratch_folder_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    ctx = ZephyrContext(max_workers=1, chunk_storage_prefix=str(tmp_path / "file" / "scratch"))
+    with pytest.raises(OutputError, match="Not a directory"):
+        ctx.execute(Dataset.from_list([1]))
 
 
 def test_a_closed_context_says_so(tmp_path: Path) -> None:

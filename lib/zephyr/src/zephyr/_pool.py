@@ -17,8 +17,8 @@ import fray
 from rigging.resources import ResourceConfig
 
 from zephyr._driver import event_of
-from zephyr._task import TaskSettings, TaskSpec
-from zephyr.coordinator import Event, WorkerJoined, WorkerLost
+from zephyr._task import TaskSettings, TaskSpec, describe_error
+from zephyr.coordinator import Event, TaskFailed, WorkerJoined, WorkerLost
 from zephyr.errors import WorkersLostError
 from zephyr.worker import ZephyrWorker
 
@@ -48,6 +48,7 @@ class WorkerPool:
         self.events: queue.SimpleQueue[tuple[str, Event]] = queue.SimpleQueue()
         self.inboxes: list[queue.SimpleQueue[tuple[TaskSpec, TaskSettings] | None]] = []
         self.idle = [threading.Event() for _ in self.names]
+        self.current: list[TaskSpec | None] = [None for _ in self.names]
         self.execution = ""
         self.closing = False
         self.settings: TaskSettings | None = None
@@ -83,6 +84,7 @@ class WorkerPool:
         assert self.settings is not None, "begin() comes first"
         index = self.names.index(worker)
         self.idle[index].clear()
+        self.current[index] = spec
         self.inboxes[index].put((spec, self.settings))
 
     def next_event(self, timeout_s: float) -> Event | None:
@@ -96,10 +98,10 @@ class WorkerPool:
         return event if execution == self.execution else None
 
     def abandon(self, specs: Sequence[TaskSpec]) -> None:
-        """Replace the workers that still run something, and wait until none does."""
-        del specs
-        for index, idle in enumerate(self.idle):
-            if not idle.is_set():
+        """Replace the workers that still run one of these, and wait until no worker runs anything."""
+        unwanted = {spec.label for spec in specs}
+        for index, spec in enumerate(self.current):
+            if spec is not None and spec.label in unwanted:
                 group, at = self.places[index]
                 with contextlib.suppress(fray.ActorUnavailableError):  # it died on its own, which its thread sees too
                     group.restart(at)
@@ -124,11 +126,13 @@ class WorkerPool:
     def _serve(self, index: int) -> None:
         while (message := self.inboxes[index].get()) is not None:
             spec, settings = message
-            try:
-                for event in self._attempt(index, spec, settings):
-                    self.events.put((spec.execution, event))
-            finally:
-                self.idle[index].set()
+            events = self._attempt(index, spec, settings)
+            self.current[index] = None
+            for event in events:
+                self.events.put((spec.execution, event))
+            self.idle[index].set()
+            if isinstance(events[-1], WorkerLost):
+                return
 
     def _attempt(self, index: int, spec: TaskSpec, settings: TaskSettings) -> list[Event]:
         worker = self.names[index]
@@ -136,8 +140,15 @@ class WorkerPool:
             return [event_of(worker, spec, self._handle(index).run(spec, settings))]
         except fray.ActorUnavailableError as error:
             logger.warning("worker %s died while it ran task %s: %s", worker, spec.label, error)
+            lost = WorkerLost(worker, str(error))
+        except Exception as error:  # The boundary to the backend: without an event all would wait.
+            return [TaskFailed(worker, spec, describe_error(error))]
+        try:
             self._ensure(index)
-            return [WorkerLost(worker, str(error)), WorkerJoined(worker)]
+        except fray.FrayError as error:
+            logger.error("worker %s cannot be replaced: %s", worker, error)
+            return [lost]
+        return [lost, WorkerJoined(worker)]
 
     def _ensure(self, index: int) -> None:
         """Wait for the process that fray starts in place of a dead one, or start a new actor where it does not."""

@@ -19,7 +19,7 @@ from rigging.timing import Clock, SystemClock
 from zephyr import _env
 from zephyr._blocks import iterate
 from zephyr._driver import Driver, InlineExecutor, Outcome
-from zephyr._files import remove_tree
+from zephyr._files import output_error, remove_tree
 from zephyr._leftovers import execution_id, sweep
 from zephyr._lineage import Proof, prove, write_note
 from zephyr._paths import is_remote
@@ -179,9 +179,7 @@ class ZephyrContext:
         if self.max_workers == 0 or num_tasks == 0:
             executor: InlineExecutor | WorkerPool = InlineExecutor(plan, settings)
         else:
-            os.makedirs(settings.folder, exist_ok=True)
-            with open(f"{settings.folder}/{PLAN_FILE}", "wb") as stream:
-                stream.write(dump_plan(plan))
+            _write_plan(settings.folder, plan)
             executor = self._open_pool(num_tasks)
             executor.begin(execution, settings)
         driver = Driver(plan, execution, executor, settings, policy=self.policy, clock=self.clock, name=self.name)
@@ -211,3 +209,13 @@ class ZephyrContext:
     def _check_open(self) -> None:
         if self._closed:
             raise ContextClosedError(self.name)
+
+
+def _write_plan(folder: str, plan: Plan) -> None:
+    data = dump_plan(plan)
+    try:
+        os.makedirs(folder, exist_ok=True)
+        with open(f"{folder}/{PLAN_FILE}", "wb") as stream:
+            stream.write(data)
+    except OSError as error:
+        raise output_error(f"{folder}/{PLAN_FILE}", error) from error
