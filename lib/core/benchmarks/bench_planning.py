@@ -106,7 +106,7 @@ def adder(number, before):
 
 
 def ours(root, length):
-    """A chain of trivial steps in a fresh store: result, seconds of the first run and of one that asks for every step."""
+    """A chain of trivial steps in a fresh store: result, seconds of its first and of its second run."""
     specs, last = [], None
     for number in range(length):
         before = last.path(root) if last is not None else None

@@ -1,10 +1,13 @@
 import builtins
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
+from marin.ledger import Ledger
 
 
 def test_a_run_builds_then_serves_and_prints_a_table(marin, script, prefix):
@@ -225,3 +228,35 @@ def test_the_script_runs_by_itself_with_the_same_options(script, prefix):
         check=True,
     )
     assert {step["step"] for step in json.loads(done.stdout)["steps"]} == by_itself
+
+
+INTERRUPTIBLE = """
+import os, time
+from marin.execution import ArtifactStep
+from marin.experiment.cli import experiment_main
+def slow(config):
+    open(os.environ["MARKER"], "w").close()
+    while True:
+        time.sleep(0.01)
+main = experiment_main(lambda options: ArtifactStep(name="slow", run=slow, build_config=lambda ctx: 1))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_records_the_attempt_and_exits_with_130(tmp_path, prefix, number):
+    path, marker = tmp_path / "slow.py", tmp_path / "marker"
+    path.write_text(INTERRUPTIBLE)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "marin.cli", "run", str(path)],
+        env={**os.environ, "MARKER": str(marker)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not marker.exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 130 and "Traceback" not in err and "error: interrupted" in err
+    attempt = Ledger(prefix).attempts("slow")[0]
+    assert (attempt.status, attempt.category) == ("interrupted", "interrupted")

@@ -6,6 +6,7 @@ pyarrow.
 
 Example:
     >>> import tempfile
+    >>> from marin.execution import Artifact, ArtifactStep, resolve
     >>> class Total(Artifact):
     ...     total: int
     >>> def add(numbers): return Total(total=sum(numbers))

@@ -80,6 +80,7 @@ class _AttemptLogRouter(logging.Handler):
         self._tails: dict[str, collections.deque[str]] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Keep the line for the attempt that the logging thread belongs to."""
         attempt = _ATTEMPT.get()
         tail = self._tails.get(attempt.attempt) if attempt is not None else None
         if tail is None:
@@ -90,9 +91,11 @@ class _AttemptLogRouter(logging.Handler):
             self.handleError(record)
 
     def open(self, attempt: str) -> None:
+        """Begin to keep lines of an attempt."""
         self._tails[attempt] = collections.deque(maxlen=_LOG_TAIL_LINES)
 
     def close_tail(self, attempt: str) -> list[str]:
+        """Forget an attempt and return its lines."""
         return list(self._tails.pop(attempt, ()))
 
 

@@ -128,7 +128,7 @@ class RunSummary:
         for item in self.steps:
             if wanted in (item.step, item.name):
                 return item
-        raise UnknownStepError(str(wanted), [item.step for item in self.steps], option="outcome")
+        raise UnknownStepError(wanted, [item.step for item in self.steps], option="outcome")
 
     def artifact(self, handle: ArtifactStep[T]) -> T:
         """The artifact that a handle stands for.

@@ -109,7 +109,7 @@ class StepExecution:
             try:
                 held = stack.enter_context(self.lease.hold(on_lost=lambda error: self.cancel.set()))
             except LeaseHeldError as error:
-                return Waiting(str(error.holder))
+                return Waiting(error.holder)
             self.settings.hook(Boundary.LEASE_ACQUIRED, self.spec.label)
             outcome = self._run_owned(held.epoch, held.check)
         self.settings.hook(Boundary.LEASE_RELEASED, self.spec.label)

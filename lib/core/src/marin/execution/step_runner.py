@@ -373,12 +373,21 @@ class StepRunner:
             roots.update(dict.fromkeys(fields or (item.step,)))
         message = f"an input has no output: {', '.join(roots)}"
         reason = Reason(ReasonKind.DEPENDENCY_FAILED, message, tuple(roots))
-        self._execution(spec, node).mark_dependency_failed(list(roots))
+        known = node.status is not None and tuple(node.status.causes) == tuple(roots)
+        if not known:
+            self._leave_trace(spec, node, list(roots))
         allowed = all(item.allowed for item in failed)
         outcome = self._plain(
             spec, Outcome.DEP_FAILED, (reason,), category="dependency", message=message, allowed=allowed
         )
         self._settle(spec, outcome)
+
+    def _leave_trace(self, spec: StepSpec, node: _Node, roots: list[str]) -> None:
+        """Write ``DEP_FAILED``; a store that does not let us is no reason to end the run."""
+        try:
+            self._execution(spec, node).mark_dependency_failed(roots)
+        except OSError as error:
+            self._reporter.notice(spec.label, f"could not record that an input failed: {error}")
 
     def _execution(self, spec: StepSpec, node: _Node) -> StepExecution:
         if node.execution is None:
@@ -468,7 +477,7 @@ class StepRunner:
 
     def _served_event(self, summary: RunSummary) -> None:
         """One event for everything that was served, when the run also wrote something."""
-        if not any(step.outcome is not Outcome.CACHED for step in summary.steps):
+        if not any(step.outcome in (Outcome.EXECUTED, Outcome.FAILED) for step in summary.steps):
             return
         served = [step.step for step in summary.steps if step.outcome is Outcome.CACHED]
         if not served:

@@ -2,6 +2,7 @@
 
 Example:
     >>> import tempfile
+    >>> from marin.ledger import Ledger
     >>> Ledger(tempfile.mkdtemp()).records()
     []
 """

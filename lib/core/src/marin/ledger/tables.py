@@ -69,10 +69,9 @@ def _step_rows(ledger: Ledger) -> Iterator[list[Any]]:
         if record is not None:
             provenance = record.provenance
             made = [
-
-                               record.fingerprint, record.content_digest, record.files, record.bytes, record.seconds, used.get("cpu_s"),
-
-                               used.get("ram_peak"), json.dumps(record.result, sort_keys=True), json.dumps(record.config, sort_keys=True),
+                record.fingerprint, record.content_digest, record.files, record.bytes, record.seconds,
+                used.get("cpu_s"), used.get("ram_peak"),
+                json.dumps(record.result, sort_keys=True), json.dumps(record.config, sort_keys=True),
                 provenance.get("base_commit"), provenance.get("built_by"), record.attempt,
             ]  # fmt: skip
         category = status.category if status is not None else ""

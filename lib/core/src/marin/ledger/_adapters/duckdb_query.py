@@ -12,7 +12,7 @@ except ImportError:
 
 
 def run_query(
-    tables: Mapping[str, Sequence[tuple[str, str]]], rows: Mapping[str, Sequence[tuple[Any, ...]]], sql: str
+    tables: Mapping[str, Sequence[tuple[str, str]]], rows: Mapping[str, Sequence[Sequence[Any]]], sql: str
 ) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Run SQL over in-memory tables.
 
