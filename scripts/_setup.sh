@@ -83,7 +83,7 @@ find_or_install_uv() {
 # marin_setup run: what the main job needs. marin_setup dev: also tests, lint and docs tools.
 # Syncs are inexact, so that a developer's extra tools (say the group `rust`) survive them.
 marin_setup() {
-    local found="" arguments=(sync --frozen --inexact --all-packages --extra "${MARIN_ACCELERATOR:-cpu}")
+    local found="" synced="" arguments=(sync --frozen --inexact --all-packages --extra "${MARIN_ACCELERATOR:-cpu}")
     case "$1" in
         run) arguments+=(--no-default-groups) ;;
         dev) arguments+=(--group dev --group test --group interop) ;;
@@ -102,12 +102,19 @@ marin_setup() {
         arguments+=(--python "$found")
     fi
     if [ ! -x "$PYTHON" ]; then say "set-up: creating $VENV from uv.lock"; fi
-    if ! "$UV" --quiet "${arguments[@]}"; then
+    mkdir -p "$ROOT/.tools"
+    if ! "$UV" --quiet "${arguments[@]}" 2>"$ROOT/.tools/sync.log"; then
         # Behind a proxy that signs with a certificate of its own, uv's bundled roots fail and the system's work.
-        export UV_SYSTEM_CERTS=1 UV_NATIVE_TLS=1
-        say "set-up: trying once more, with the system's certificates"
-        "$UV" --quiet "${arguments[@]}" || die "cannot sync the environment from uv.lock" \
-            "uv's message is above. The set-up needs the package registry once; after that it works from uv's cache."
+        if grep -qi "certificate" "$ROOT/.tools/sync.log" && [ -z "${UV_SYSTEM_CERTS:-}" ]; then
+            say "set-up: trying once more, with the system's certificates"
+            export UV_SYSTEM_CERTS=1 UV_NATIVE_TLS=1
+            "$UV" --quiet "${arguments[@]}" 2>"$ROOT/.tools/sync.log" && synced=yes
+        fi
+        if [ -z "$synced" ]; then
+            cat "$ROOT/.tools/sync.log" >&2
+            die "cannot sync the environment from uv.lock" \
+                "uv's message is above. The set-up needs the package registry once; after that it works from uv's cache."
+        fi
     fi
     export PATH="$VENV/bin:$PATH"
 }
