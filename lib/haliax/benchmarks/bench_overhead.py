@@ -1,7 +1,8 @@
 """What names cost: eager operations, tracing, dispatch and import, each beside the same work in raw jax.numpy.
 
-Ours and raw runs are interleaved in one process; outputs are compared first. Times are CPU seconds of the calling thread
-(what the overhead is made of, and steady on a busy machine), the best of several rounds; the ratio is of those two, the spread is the ratio of the median to the best round (ours). Prints one JSON line.
+Ours and raw runs are interleaved in one process; outputs are compared first. Times are CPU seconds of the calling
+thread (what the overhead is made of, and steady on a busy machine), the best of several rounds; the ratio is of those
+two, the spread that of the median to the best round (ours). Prints one JSON line.
 
     python lib/haliax/benchmarks/bench_overhead.py [--smoke]
 """

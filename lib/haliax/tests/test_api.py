@@ -11,9 +11,9 @@ import haliax.nn as hnn
 
 SNAPSHOT = pathlib.Path(__file__).with_name("api_snapshot.txt")
 SOURCE = pathlib.Path(hax.__file__).parent
-PUBLIC_MODULES = """axis core debug errors fft field haxtyping hof jax_utils ops partitioning poly quantization random ref
-specialized_fns state_dict tree tree_util types util wrap nn.activations nn.attention nn.array_stacked nn.conv nn.dropout
-nn.embedding nn.linear nn.loss nn.mlp nn.mup nn.normalization nn.pool nn.ragged_dot nn.scan""".split()
+PUBLIC_MODULES = """axis core debug errors fft field haxtyping hof jax_utils ops partitioning poly quantization random
+ref specialized_fns state_dict tree tree_util types util wrap nn.activations nn.attention nn.array_stacked nn.conv
+nn.dropout nn.embedding nn.linear nn.loss nn.mlp nn.mup nn.normalization nn.pool nn.ragged_dot nn.scan""".split()
 
 
 def public_names():
@@ -22,7 +22,9 @@ def public_names():
         module = importlib.import_module(f"haliax.{name}")
         declared = getattr(module, "__all__", None)
         own = declared or [
-            n for n, v in vars(module).items() if not n.startswith("_") and getattr(v, "__module__", "") in (module.__name__, "haliax")
+            n
+            for n, v in vars(module).items()
+            if not n.startswith("_") and getattr(v, "__module__", "") in (module.__name__, "haliax")
         ]
         lines += [f"haliax.{name}:{n}" for n in own]
     return sorted(set(lines))
@@ -104,6 +106,8 @@ start = time.thread_time(); import haliax; haliax.nn.Linear; ours_s = time.threa
 heavy = {"torch", "safetensors", "flax", "optax", "wandb", "transformers"} & set(sys.modules)
 print(jax_s, ours_s, sorted(heavy), "jax.experimental.pallas" in sys.modules)
 """
-    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split(maxsplit=2)
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split(
+        maxsplit=2
+    )
     assert out[2].strip() == "[] False"
     assert float(out[1]) < 0.25 * 3, f"haliax adds {out[1]} s of CPU to jax's {out[0]} s"

@@ -7,9 +7,8 @@ import pkgutil
 import re
 import warnings
 
-import pytest
-
 import haliax
+import pytest
 
 HERE = pathlib.Path(__file__).resolve()
 README = HERE.parents[1] / "README.md"

@@ -2,13 +2,12 @@
 
 import inspect
 
+import haliax as hax
+import haliax.nn as hnn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
-import haliax as hax
-import haliax.nn as hnn
 from haliax import Axis, errors
 from haliax.errors import (
     ArrayTypeError,

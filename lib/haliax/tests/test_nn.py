@@ -110,8 +110,8 @@ def test_mlp_alternates_names(key, depth):
     assert mlp.Out == O
 
 
-ACTIVATIONS = """relu relu6 sigmoid softplus soft_sign silu swish log_sigmoid leaky_relu hard_sigmoid hard_silu hard_swish
-hard_tanh elu celu selu gelu""".split()
+ACTIVATIONS = """relu relu6 sigmoid softplus soft_sign silu swish log_sigmoid leaky_relu hard_sigmoid hard_silu
+hard_swish hard_tanh elu celu selu gelu""".split()
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)

@@ -1,4 +1,4 @@
-"""Sharding by name needs several devices, which XLA must be told before it starts: run those tests in a child process."""
+"""Sharding by name needs several devices, which XLA must be told before it starts: run in a child process."""
 
 import os
 import pathlib

@@ -5,7 +5,7 @@ A class says so with `mark_stacked`; this keeps those users from importing `hali
 
 from typing import Any
 
-from haliax._axis.types import AxisSelector
+from haliax._axis.types import Axis
 
 _STACKED: dict[type, str] = {}
 
@@ -21,6 +21,6 @@ def is_stacked(x: Any) -> bool:
     return type(x) in _STACKED
 
 
-def stacked_axis(x: Any) -> AxisSelector:
+def stacked_axis(x: Any) -> Axis:
     """Return the axis of the layers of a stack."""
     return getattr(x, _STACKED[type(x)])

@@ -89,7 +89,7 @@ def visualize_shardings(tree: Any) -> None:
 
 
 def explain_shardings(tree: Any, mapping: Any, mesh: Any) -> str:
-    """Return a table of the NamedArrays of a tree: sizes, placement under ``mapping``, bytes per device, padding needed.
+    """Return a table of the NamedArrays of a tree: sizes, placement, bytes per device, padding needed.
 
     Args:
         tree: Any pytree; arrays may be ShapeDtypeStructs.

@@ -1,7 +1,7 @@
 """What can go wrong with named axes, as a tree of exceptions.
 
-The message of every error shows the axes (names and sizes) of all operands and a remedy, and never the data of an array:
-a traced or a 40 GB array prints as briefly as a scalar.
+The message of every error shows the axes (names and sizes) of all operands and a remedy, and never the data of an
+array: a traced or a 40 GB array prints as briefly as a scalar.
 
     HaliaxError
     ├── AxisError (ValueError)               something is wrong with names or sizes of axes

@@ -106,7 +106,8 @@ class _Bindings:
         bound = "".join(f" ({k} is {v!r})" for k, v in self.names.items())
         style = " ".join(parts) if spec.ordered else "{" + ", ".join(parts) + "}"
         raise AxisSpecError(
-            f"{self.function}: {label} has axes {format_axes(value.names, value.array.shape)}; expected '{style}'{bound}. "
+            f"{self.function}: {label} has axes {format_axes(value.names, value.array.shape)}; expected "
+            f"'{style}'{bound}. "
             "Rearrange or rename the argument."
         )
 

@@ -76,7 +76,7 @@ class ResourceAxis(StringHolderEnum):
 
 
 @contextlib.contextmanager
-def set_mesh(mesh: MeshLike) -> Iterator[Any]:
+def set_mesh(mesh: Any) -> Iterator[Any]:
     """Use ``mesh`` for the block (`jax.set_mesh`)."""
     with jax.set_mesh(mesh) as inner:
         yield inner
@@ -259,7 +259,7 @@ def infer_resource_partitions(
         specs, is_leaf=lambda x: x is None or isinstance(x, PartitionSpec)
     )
     leaves = jax.tree_util.tree_leaves(tree, is_leaf=lambda x: x is None or is_named(x))
-    out = []
+    out: list[Any] = []
     for i, s in enumerate(spec_leaves):
         if isinstance(s, PartitionSpec):
             out.append(NamedSharding(resolved, s))  # type: ignore[arg-type]

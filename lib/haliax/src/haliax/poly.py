@@ -89,7 +89,7 @@ def polyval(p: Any, x: Any) -> Any:
 
 
 def polyfit(
-    x: Any, y: Any, deg: int, rcond: float | None = None, full: bool = False, w: Any = None, cov: bool | str = False
+    x: Any, y: Any, deg: int, rcond: float | None = None, full: bool = False, w: Any = None, cov: Any = False
 ) -> Any:
     """Fit a polynomial of degree ``deg`` by least squares.
 

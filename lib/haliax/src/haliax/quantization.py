@@ -26,6 +26,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from haliax._axis.types import axis_size
 from haliax._ops.loops import vmap
 from haliax._src.fp8 import compute_scale as compute_scale
 from haliax._src.fp8 import in_qdq, out_qdq
@@ -265,7 +266,7 @@ def quantize_linear_layers(tree: Any, config: QuantizationConfig) -> Any:
         warnings.warn("quantize_linear_layers: neither fp8 nor int8 is set; nothing is quantised.", stacklevel=2)
         return tree
 
-    def make(_: Any = None) -> DotGeneralOp:
+    def make() -> Any:
         if config.fp8:
             return Fp8DotGeneralOp.init(config.amax_history_length, config.compute_dtype)
         return Int8DotGeneralOp.init()
@@ -281,7 +282,9 @@ def _quantize(tree: Any, config: QuantizationConfig, make: Any, prefix: str) -> 
         here = ".".join(p for p in (prefix, _dotted(path)) if p)
         if is_stacked(node):
             axis = stacked_axis(node)
-            inner = _quantize(node.stacked, config, lambda: vmap(lambda _: make(), axis)(jnp.zeros(axis.size)), here)
+            inner = _quantize(
+                node.stacked, config, lambda: vmap(lambda _: make(), axis)(jnp.zeros(axis_size(axis))), here
+            )
             return eqx.tree_at(lambda m: m.stacked, node, inner)
         if isinstance(node, Linear) and config.matches(here):
             return dataclasses.replace(node, dot_general=make())

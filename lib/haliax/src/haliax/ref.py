@@ -205,7 +205,8 @@ class NamedRef(eqx.Module):
         if isinstance(value, NamedArray):
             if set(value.names) != set(names) or value.shape != {n: dict(self.shape)[n] for n in value.names}:
                 raise AxisSpecError(
-                    f"NamedRef: cannot write {show(value.axes)} to a place with axes {show(axes)}; expected the same axes. "
+                    f"NamedRef: cannot write {show(value.axes)} to a place with axes {show(axes)}; expected the "
+                    f"same axes. "
                     "Broadcast or reduce the value."
                 )
             raw_value = permute_to(value, names)

@@ -83,7 +83,8 @@ def _with_raw(name: str, fn: Callable[..., Any], a: NamedArray, b: Any, swap: bo
             "expected a NamedArray or a scalar. Name its dimensions with hax.named(array, axes)."
         )
     raise ArrayTypeError(
-        f"{name}: cannot combine axes {format_axes(a.names)} with a {type(b).__name__}; expected a NamedArray or a scalar."
+        f"{name}: cannot combine axes {format_axes(a.names)} with a {type(b).__name__}; expected a NamedArray or "
+        f"a scalar."
     )
 
 

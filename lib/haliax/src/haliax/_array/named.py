@@ -81,7 +81,7 @@ class NamedArray:
     array: Any
     names: tuple[str, ...]
 
-    # numpy must not treat a NamedArray as a scalar of dtype object: `np.ones(3) + named` defers to our reflected method.
+    # numpy must not treat a NamedArray as a scalar of dtype object: `np.ones(3) + named` defers to our __radd__.
     __array_ufunc__ = None
     __array_priority__ = 1000
     __hash__ = None  # type: ignore[assignment]
@@ -94,7 +94,8 @@ class NamedArray:
         if type(shape) is tuple and are_shape_checks_enabled():
             if len(shape) != len(names):
                 raise AxisSpecError(
-                    f"NamedArray: array has {len(shape)} dimensions of sizes {shape}, but {len(names)} axes were given: "
+                    f"NamedArray: array has {len(shape)} dimensions of sizes {shape}, but {len(names)} axes were "
+                    f"given: "
                     f"{format_axes(names, [s for _, s in found])}. Shape of underlying array and axes must agree; "
                     "give one axis per dimension (inside jax.vmap or lax.scan use hax.vmap and hax.scan)."
                 )
@@ -132,7 +133,8 @@ class NamedArray:
         shape = self.array.shape if self.array is not None else None
         if shape is None or len(shape) != len(self.names):
             raise AxisSpecError(
-                f"NamedArray.axes: the payload ({type(self.array).__name__}, shape {shape}) does not have one dimension "
+                f"NamedArray.axes: the payload ({type(self.array).__name__}, shape {shape}) does not have one "
+                f"dimension "
                 f"per name {format_axes(self.names)}. Use .names; inside jax.vmap or lax.scan use hax.vmap, hax.scan."
             )
         return _axes_for(self.names, shape)
@@ -287,7 +289,8 @@ class NamedArray:
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
         raise ArrayTypeError(
-            f"convert to numpy: axes {format_axes(self.names)} would lose their names. Use .array to get the raw array, "
+            f"convert to numpy: axes {format_axes(self.names)} would lose their names. Use .array to get the raw "
+            f"array, "
             "or the function of the same name in haliax."
         )
 
@@ -459,7 +462,8 @@ def require_named(operation: str, a: Any, argument: str = "array") -> NamedArray
     if isinstance(a, NamedArray):
         return a
     raise ArrayTypeError(
-        f"{operation}: {argument} has type {type(a).__name__}; expected NamedArray. Wrap it with hax.named(array, axes)."
+        f"{operation}: {argument} has type {type(a).__name__}; expected NamedArray. Wrap it with "
+        f"hax.named(array, axes)."
     )
 
 

@@ -122,7 +122,8 @@ def pspec_for_names(names: Sequence[str], mapping: ResourceMapping | None) -> Pa
         for physical in _physical(entry):
             if used.setdefault(physical, name) != name:
                 raise ShardingError(
-                    f"partition {{{', '.join(names)}}}: axes {used[physical]!r} and {name!r} are both mapped to mesh axis "
+                    f"partition {{{', '.join(names)}}}: axes {used[physical]!r} and {name!r} are both mapped to "
+                    f"mesh axis "
                     f"{physical!r}; expected at most one. Map one of them elsewhere, or leave it out of the mapping."
                 )
     return PartitionSpec(*(tuple(e) if isinstance(e, list) else e for e in entries))

@@ -1,4 +1,4 @@
-"""What ``NamedArray["batch ... embed"]`` means: a constraint on names that annotations carry and `matches_axes` checks."""
+"""What ``NamedArray["batch ... embed"]`` means: a constraint on names, carried by annotations and checked on demand."""
 
 import dataclasses
 from collections.abc import Sequence

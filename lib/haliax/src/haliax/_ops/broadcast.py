@@ -160,7 +160,8 @@ def check_shape(jnp_shape: Sequence[int], axes: AxisSelection) -> tuple[Axis, ..
     found = pairs(axes)
     if len(found) != len(jnp_shape):
         raise AxisSpecError(
-            f"check_shape: {len(jnp_shape)} dimensions {tuple(jnp_shape)} but {len(found)} axes; expected one per dimension."
+            f"check_shape: {len(jnp_shape)} dimensions {tuple(jnp_shape)} but {len(found)} axes; expected one "
+            f"per dimension."
         )
     if any(s is not None and s != d for (_, s), d in zip(found, jnp_shape, strict=True)):
         shape = dict(zip((n for n, _ in found), jnp_shape, strict=True))

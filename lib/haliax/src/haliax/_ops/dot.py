@@ -47,7 +47,8 @@ def _dot_plan(
                     for lab, t, s in zip(labels, terms, shapes, strict=True)
                 )
                 raise AxisSpecError(
-                    f"dot: axis {', '.join(map(repr, lonely))} is in one operand only: {shown}; expected it in at least two. "
+                    f"dot: axis {', '.join(map(repr, lonely))} is in one operand only: {shown}; expected it in "
+                    f"at least two. "
                     "Check the names, or sum over it explicitly."
                 )
     out = tuple(n for n in sizes if n not in contracted)

@@ -204,7 +204,8 @@ def einsum(
     """Contract arrays by an equation over axis names.
 
     Args:
-        equation: ``"a b, b c -> a c"`` (by position), ``"{a b} -> a"`` (by name) or ``"-> a"`` (what to keep). Names are
+        equation: ``"a b, b c -> a c"`` (by position), ``"{a b} -> a"`` (by name) or ``"-> "
+        "a"`` (what to keep). Names are
             whole identifiers separated by spaces; ``...`` stands for the other axes.
         *arrays: Operands.
         precision: As in `jax.lax.dot_general`.

@@ -159,7 +159,8 @@ class _Compiler:
             return name
         if self.shape[position] == size or len(kept) > 1:
             warnings.warn(
-                f"index axis {name!r} with a raw array of {size} elements: taken as indexed by axis {kept[0]!r}, which has "
+                f"index axis {name!r} with a raw array of {size} elements: taken as indexed by axis {kept[0]!r}, "
+                f"which has "
                 "the same size. Pass a NamedArray to say which axis is meant.",
                 stacklevel=6,
             )
@@ -335,7 +336,8 @@ class _IndexUpdateRef:
             extra = [n for n in update.names if n not in plan.names]
             if extra:
                 raise AxisSpecError(
-                    f"at[...].{method}: update has axes {extra} that are not read by the index; update {show(update.axes)}, "
+                    f"at[...].{method}: update has axes {extra} that are not read by the index; update "
+                    f"{show(update.axes)}, "
                     f"place {format_axes(plan.names, plan.shape)}. Reduce the update, or index more axes."
                 )
             target = tuple(map(Axis, plan.names, plan.shape))
@@ -475,7 +477,8 @@ def updated_slice(array: NamedArray, start: Mapping[AxisSelector, Any], update: 
         limit = shape[a.name] - (int(first) if isinstance(first, int | np.integer) else 0)
         if a.size > limit or (a.name not in starts and a.size != shape[a.name]):
             raise AxisSpecError(
-                f"updated_slice: update of {a} at start {first if isinstance(first, int) else 'traced or 0'} exceeds axis "
+                f"updated_slice: update of {a} at start {first if isinstance(first, int) else 'traced or 0'} "
+                f"exceeds axis "
                 f"{a.name!r} of size {shape[a.name]}. Shorten the update, or give a start for this axis."
             )
     window = [update.shape.get(n, 1 if n in starts else shape[n]) for n in array.names]
@@ -560,7 +563,7 @@ def take(array: NamedArray, axis: AxisSelector, index: Any) -> NamedArray:
         else wrap(index.array, tuple(n + "\0" if n == name else n for n in index.names))
     )
     plan = compile_index(array, {name: renamed})
-    extra = {}
+    extra: dict[str, Any] = {}
     if target is not None:
         order = [names.index(n.rstrip("\0")) for n in plan.names]
         spec = jax.sharding.PartitionSpec(*(target.spec[i] for i in order))

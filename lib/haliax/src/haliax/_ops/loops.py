@@ -99,7 +99,8 @@ def _axis_of(axis: AxisSelector, found: list[tuple[str, Any]], operation: str) -
         if got != size:
             shown = format_axes(leaf.names, leaf.array.shape) if isinstance(leaf, NamedArray) else tuple(leaf.shape)
             raise ScanError(
-                f"{operation} over {name}({size}): {path} has leading dimension {got} (shape {shown}); expected {size}. "
+                f"{operation} over {name}({size}): {path} has leading dimension {got} (shape {shown}); expected "
+                f"{size}. "
                 "Name its dimensions, or exclude it with is_scanned."
             )
     return Axis(name, size)
@@ -151,7 +152,8 @@ def _align_carry(new: Any, old: Any) -> Any:
         if isinstance(n, NamedArray) and isinstance(o, NamedArray) and n.names != o.names:
             if set(n.names) != set(o.names):
                 raise ScanError(
-                    f"scan: the carry went in with axes {format_axes(o.names)} and came out with {format_axes(n.names)}; "
+                    f"scan: the carry went in with axes {format_axes(o.names)} and came out with "
+                    f"{format_axes(n.names)}; "
                     "expected the same axes. Broadcast the initial carry, or reduce the result."
                 )
             return wrap(jnp.transpose(n.array, [n.names.index(x) for x in o.names]), o.names)

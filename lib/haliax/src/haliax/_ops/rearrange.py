@@ -158,7 +158,7 @@ class _Compiler:
         ordered = solve_order(tuple(o if o is ... else str(o) for o in order), tuple(str(i) for i in heads))
         return self.emit(parts, [int(o) for o in ordered], groups)
 
-    def use(self, name: str, capture: AxisCapture, local: dict[str | None, int], used: set[int]) -> int:
+    def use(self, name: str, capture: AxisCapture, local: dict[str, int], used: set[int]) -> int:
         if name not in local:
             raise self.fail(f"axis {name!r} is not bound on the lhs", capture.span)
         if local[name] in used:

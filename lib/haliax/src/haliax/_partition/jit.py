@@ -121,7 +121,8 @@ def _hash_statics(statics: tuple[Any, ...]) -> int:
     except TypeError:
         bad = next(s.value for s in statics if isinstance(s, _StaticLeaf) and not _hashable(s.value))
         raise ArrayTypeError(
-            f"named_jit: an argument holds a {type(bad).__name__}, which is neither an array nor hashable; expected arrays, "
+            f"named_jit: an argument holds a {type(bad).__name__}, which is neither an array nor hashable; "
+            f"expected arrays, "
             "or static values that can be hashed. Convert it (lists of numbers to arrays), or close over it."
         ) from None
 
@@ -178,7 +179,7 @@ class NamedJit:
         self._donates = bool(self._donate_args) or bool(self._donate_kwargs)
         self._fn_leaves = isinstance(fn, eqx.Module)
         self._has_boxes = _BoxFlag()
-        self._jitted = jax.jit(
+        self._jitted: Any = jax.jit(
             self._make_body(), static_argnums=0, donate_argnums=(2,) if self._donates else (), **options
         )
 

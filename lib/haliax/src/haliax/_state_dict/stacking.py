@@ -67,7 +67,8 @@ def _stack_layers(shown: str, layers: dict[int, Any], num_layers: int | None) ->
     if sorted(layers) != list(wanted):
         missing, extra = sorted(set(wanted) - set(layers)), sorted(set(layers) - set(wanted))
         raise StateDictError(
-            f"stack layers {shown}: missing layers {missing}, unexpected layers {extra}; expected 0..{len(wanted) - 1}. "
+            f"stack layers {shown}: missing layers {missing}, unexpected layers {extra}; expected "
+            f"0..{len(wanted) - 1}. "
             "Check the number of layers in the model's configuration."
         )
     arrays = [layers[i] for i in wanted]
@@ -83,7 +84,7 @@ def _stack_layers(shown: str, layers: dict[int, Any], num_layers: int | None) ->
 def unstack_state_dict(
     state_dict: Mapping[str, Any], prefix: str | None = None, num_layers: int | None = None
 ) -> dict[str, Any]:
-    """Replace every key ``prefix.rest`` by ``prefix.<i>.rest``, one per element of dimension 0; undo with `stack_state_dict`.
+    """Replace every key ``prefix.rest`` by ``prefix.<i>.rest``, one per element of dimension 0.
 
     Raises:
         StateDictError: An array lacks the layer dimension.
@@ -102,7 +103,8 @@ def unstack_state_dict(
             continue
         if array.ndim == 0 or (num_layers is not None and array.shape[0] != num_layers):
             raise StateDictError(
-                f"unstack layers: {key!r} has shape {tuple(array.shape)}; expected a leading dimension of {num_layers} layers."
+                f"unstack layers: {key!r} has shape {tuple(array.shape)}; expected a leading dimension of "
+                f"{num_layers} layers."
             )
         for i in range(array.shape[0]):
             out[_join(prefix, str(i), key[len(head) :])] = array[i]

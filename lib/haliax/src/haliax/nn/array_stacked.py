@@ -198,7 +198,8 @@ def _check_leading(tree: Any, num_layers: int, operation: str) -> None:
     for path, x in jax.tree_util.tree_flatten_with_path(tree)[0]:
         if x.shape[0] != num_layers:
             raise ScanError(
-                f"{operation}: argument {jax.tree_util.keystr(path)} has leading dimension {x.shape[0]}; expected {num_layers}."
+                f"{operation}: argument {jax.tree_util.keystr(path)} has leading dimension {x.shape[0]}; "
+                f"expected {num_layers}."
             )
 
 
@@ -212,7 +213,8 @@ def _axes_per_leaf(args: Any, kwargs: Any, in_axes: InAxes) -> tuple[tuple[Any, 
         positional, keyword = in_axes, {}
     if len(positional) != len(args) or not set(keyword) <= set(kwargs):
         raise AxisSpecError(
-            f"ArrayStacked: in_axes={in_axes} does not fit {len(args)} positional and {sorted(kwargs)} keyword arguments."
+            f"ArrayStacked: in_axes={in_axes} does not fit {len(args)} positional and {sorted(kwargs)} keyword "
+            f"arguments."
         )
     if not all(a is None or isinstance(a, int) for a in (*positional, *keyword.values())):
         raise AxisSpecError(f"ArrayStacked: in_axes={in_axes}; expected an int or None per argument.")

@@ -110,8 +110,8 @@ class Linear(ModuleWithStateDictSerialization, ReparamEnabled):
         scale = self.reparam.active_scale
         if scale != 1.0:
             weight = weight * scale
-        options = {} if self.dot_general is None else {"dot_general": self.dot_general}
-        out = dot(inputs, weight, axis=self.In, strict=True, **options)
+        dot_general = jax.lax.dot_general if self.dot_general is None else self.dot_general
+        out = dot(inputs, weight, axis=self.In, strict=True, dot_general=dot_general)
         if self.bias is not None:
             out = wrap(out.array + aligned_to(auto_sharded(self.bias), out.names), out.names)
             out = auto_sharded(out)
@@ -240,7 +240,8 @@ class MoELinear(eqx.Module):
             raise AxisNotFoundError("MoELinear (axis In)", [self.In.name], inputs.axes)
         if inputs.ndim != 2 or group_sizes.names != (self.Experts.name,):
             raise AxisSpecError(
-                f"MoELinear: inputs {inputs.shape}, group_sizes {group_sizes.shape}; expected axes (rows, {self.In.name}) "
+                f"MoELinear: inputs {inputs.shape}, group_sizes {group_sizes.shape}; expected axes (rows, "
+                f"{self.In.name}) "
                 f"and ({self.Experts.name}). Flatten the other axes into one, sorted by expert."
             )
         (rows,) = (n for n in inputs.names if n != self.In.name)

@@ -62,7 +62,8 @@ def ragged_dot(
             raise ArrayTypeError(f"ragged_dot: {name} has shape {got}; expected {rank} dimensions.")
     if lhs.shape[1] != rhs.shape[1] or rhs.shape[0] != group_sizes.shape[0]:
         raise AxisSpecError(
-            f"ragged_dot: lhs {lhs.shape}, rhs {rhs.shape}, group_sizes {group_sizes.shape}; expected (T, I), (E, I, O), (E,)."
+            f"ragged_dot: lhs {lhs.shape}, rhs {rhs.shape}, group_sizes {group_sizes.shape}; expected (T, I), "
+            f"(E, I, O), (E,)."
         )
     if implementation == "auto":
         implementation = os.environ.get("RAGGED_DOT_IMPL", "auto")

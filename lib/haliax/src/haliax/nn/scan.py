@@ -290,7 +290,7 @@ class BlockSeq(ModuleWithStateDictSerialization):
         return run
 
     def vmap_via(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """Return ``f(*args, **kwargs)`` that applies ``fn(block, *args, **kwargs)`` to each block and stacks results."""
+        """Return ``f(*args, **kwargs)`` that applies ``fn(block, *args, **kwargs)`` to each block and stacks."""
 
         def run(*args: Any, **kwargs: Any) -> Any:
             outputs = []
