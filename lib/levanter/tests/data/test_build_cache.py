@@ -151,10 +151,10 @@ def start_builder(cache_dir, tokenizer_dir, corpus):
 @pytest.mark.slow
 def test_processes_that_want_the_same_cache_build_it_once_together(tmp_path, corpus, tokenizer_dir, tree_digest):
     build_cache_in_process(corpus, str(tmp_path / "alone"), TokenizeSettings(tokenizer_dir))
-    builders = [start_builder(tmp_path / "c", tokenizer_dir, corpus) for _ in range(3)]
+    builders = [start_builder(tmp_path / "c", tokenizer_dir, corpus) for _ in range(2)]
     outputs = [builder.communicate(timeout=100)[0] for builder in builders]
-    assert [builder.returncode for builder in builders] == [0, 0, 0]
-    assert outputs == ["ready\n2000\n"] * 3
+    assert [builder.returncode for builder in builders] == [0, 0]
+    assert outputs == ["ready\n2000\n"] * 2
     assert tree_digest(tmp_path / "c") == tree_digest(tmp_path / "alone")
 
 
@@ -164,7 +164,7 @@ def test_a_build_killed_anywhere_resumes_to_the_same_bytes(tmp_path, corpus, tok
     expected = tree_digest(tmp_path / "whole")
     rng = random.Random(3)
     killed = 0
-    for number in range(4):
+    for number in range(3):
         target = tmp_path / f"c{number}"
         builder = start_builder(target, tokenizer_dir, corpus)
         assert builder.stdout is not None and builder.stdout.readline() == "ready\n"

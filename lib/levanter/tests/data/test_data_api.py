@@ -69,7 +69,7 @@ def test_public_names_are_these():
             _ = package.no_such_name
 
 
-def best_import_seconds(statement, tries=3):
+def best_import_seconds(statement, tries=2):
     """Processor seconds, so that a busy machine does not fail the test."""
     script = f"import time; t = time.process_time(); {statement}; print(time.process_time() - t, 'jax' in sys.modules)"
     best, loads_jax = 1e9, "?"
@@ -82,6 +82,7 @@ def best_import_seconds(statement, tries=3):
     return best, loads_jax == "True"
 
 
+@pytest.mark.slow
 def test_tokenising_workers_stay_light():
     statement = "import levanter.store.cache, levanter.tokenizers.hf, levanter.data._shard_build"
     seconds, loads_jax = best_import_seconds(statement)

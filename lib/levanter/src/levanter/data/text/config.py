@@ -16,6 +16,7 @@ Caches are built on first use and opened afterwards; one made with other setting
 function of this section, the sequence length and a key: split, then shuffle, then budget, then mix.
 """
 
+import abc
 import dataclasses
 import functools
 import logging
@@ -63,9 +64,9 @@ class LmDatasetSourceConfigBase(draccus.ChoiceRegistry):
         """``url``."""
         return "url"
 
+    @abc.abstractmethod
     def urls_of(self, split_name: str) -> list[str]:
         """Files of a split; empty when the source has no such split."""
-        raise NotImplementedError
 
 
 @LmDatasetSourceConfigBase.register_subclass("url")
