@@ -11,8 +11,9 @@ from marin.execution.artifact import Artifact
 from marin.execution.lazy import ArtifactStep, lower_all
 from marin.execution.outcomes import RunSummary
 from marin.execution.reporter import RunReporter
+from marin.execution.run_plan import RunOptions
 from marin.execution.settings import RunnerSettings
-from marin.execution.step_runner import RunOptions, StepRunner
+from marin.execution.step_runner import StepRunner
 from marin.execution.step_spec import StepSpec
 
 T = TypeVar("T", bound=Artifact)

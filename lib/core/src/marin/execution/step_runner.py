@@ -13,79 +13,30 @@ import dataclasses
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from rigging.memory import peak_rss_bytes
 from rigging.provenance import launch_provenance
 
-from marin.errors import FingerprintMismatchError, MarinError, UnknownStepError
+from marin.errors import MarinError
 from marin.execution._files import check_store
 from marin.execution.attempts import is_closed, new_id, utc_text
-from marin.execution.decision import Action, Decision, Reason, ReasonKind, decide
+from marin.execution.decision import Action, Reason, ReasonKind
 from marin.execution.events import LedgerEvent, write_event
-from marin.execution.facts import gather_facts, moved_inputs
+from marin.execution.facts import moved_inputs
 from marin.execution.failures import classify
-from marin.execution.graph import StepGraph, plan_graph
+from marin.execution.graph import plan_graph
 from marin.execution.layout import StepLayout
 from marin.execution.outcomes import Outcome, RunSummary, StepOutcome
 from marin.execution.records import read_record
 from marin.execution.reporter import QuietReporter, RunReporter
+from marin.execution.run_plan import PlanNode, RunOptions, RunPlan, default_concurrency
 from marin.execution.settings import RunnerSettings, Waiting
 from marin.execution.step_execution import StepExecution
 from marin.execution.step_spec import StepKind, StepSpec
-from marin.execution.step_status import StatusRecord, read_status
 from marin.execution.versions import VersionKind
 
 _WAIT_NOTE_S = 60.0
 _WAKE_S = 0.5
-
-
-def default_concurrency() -> int:
-    """Steps at a time unless the caller says otherwise: the cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """What the caller of a run decides.
-
-    Attributes:
-        max_concurrent: Steps at a time; None takes the number of cores.
-        force: Names, or ``name@version``, of steps to rebuild.
-        allow_failed: Names of steps whose failure does not fail the run.
-        keep_going: Whether independent branches go on after a failure.
-        retry_failed: Whether steps that failed in an earlier run are tried again.
-    """
-
-    max_concurrent: int | None = None
-    force: Sequence[str] = ()
-    allow_failed: Sequence[str] = ()
-    keep_going: bool = True
-    retry_failed: bool = True
-
-    def __post_init__(self) -> None:
-        """Check the numbers.
-
-        Raises:
-            ValueError: ``max_concurrent`` is not positive.
-        """
-        if self.max_concurrent is not None and self.max_concurrent < 1:
-            raise ValueError(
-                f"bad option: max_concurrent={self.max_concurrent}; expected at least 1. Leave it out for one per core."
-            )
-
-
-@dataclass
-class _Node:
-    """A step that this run has to look after."""
-
-    spec: StepSpec
-    status: StatusRecord | None
-    decision: Decision
-    deferred: bool = False
-    pending: set[StepSpec] = field(default_factory=set)
-    execution: StepExecution | None = None
-    told: tuple[str, float] = ("", 0.0)
 
 
 class StepRunner:
@@ -103,7 +54,6 @@ class StepRunner:
         self._options = options
         self._reporter = reporter or QuietReporter()
         self._settings = settings or RunnerSettings()
-        self._nodes: dict[StepSpec, _Node] = {}
         self._outcomes: dict[StepSpec, StepOutcome] = {}
         self._candidates: collections.deque[StepSpec] = collections.deque()
         self._lock = threading.Lock()
@@ -123,18 +73,13 @@ class StepRunner:
         """
         clock = self._settings.clock
         begun = clock.monotonic()
-        graph = plan_graph(terminals, self._prefix)
-        self._graph = graph
-        self._forced = self._select(graph, self._options.force, "force")
-        self._allowed = self._select(graph, self._options.allow_failed, "allow_failed")
-        self._visit(graph)
-        if any(node.decision.action is Action.RUN or node.deferred for node in self._nodes.values()):
+        self._prepare(terminals)
+        if self._plan.writes:
             check_store(self._prefix)
             launch_provenance()
-        self._total = len(self._nodes)
         self._settle_decided()
         self._loop()
-        summary = self._summary(graph, clock.monotonic() - begun)
+        summary = self._summary(clock.monotonic() - begun)
         self._served_event(summary)
         self._reporter.run_finished(summary)
         return summary
@@ -145,14 +90,10 @@ class StepRunner:
         Returns:
             Outcomes in which ``NOT_RUN`` stands for "would run" (or wait, as the reason says).
         """
-        graph = plan_graph(terminals, self._prefix)
-        self._graph = graph
-        self._forced = self._select(graph, self._options.force, "force")
-        self._allowed = self._select(graph, self._options.allow_failed, "allow_failed")
-        self._visit(graph)
+        self._prepare(terminals)
         outcomes = []
-        for spec in graph.steps:
-            node = self._nodes.get(spec)
+        for spec in self._graph.steps:
+            node = self._plan.nodes.get(spec)
             if node is None:
                 outcomes.append(self._plain(spec, Outcome.CACHED, (_not_needed(),)))
                 continue
@@ -162,76 +103,31 @@ class StepRunner:
             outcomes.append(self._plain(spec, outcome, node.decision.reasons))
         return outcomes
 
-    # ---- planning ----------------------------------------------------------------------------------------------------
-
-    def _select(self, graph: StepGraph, names: Sequence[str], option: str) -> frozenset[StepSpec]:
-        chosen: set[StepSpec] = set()
-        for name in names:
-            found = [step for step in graph.steps if name in (step.name, step.label)]
-            if not found:
-                raise UnknownStepError(name, {step.name for step in graph.steps}, option=option)
-            chosen.update(found)
-        return frozenset(chosen)
-
-    def _restless(self, graph: StepGraph) -> set[StepSpec]:
-        """Steps above one that is rebuilt whatever its status says; the walk may not end at these."""
-        restless: set[StepSpec] = set()
-        for step in graph.steps:
-            moving = step in self._forced or (step.version_kind is VersionKind.MUTABLE and step.kind is StepKind.BUILD)
-            if moving or any(dep in restless for dep in graph.deps[step]):
-                restless.add(step)
-        return restless
-
-    def _visit(self, graph: StepGraph) -> None:
-        """Decide for every step that is needed; each status is read once."""
-        restless = self._restless(graph)
-        stack = list(graph.terminals)
-        while stack:
-            spec = stack.pop()
-            if spec in self._nodes:
-                continue
-            layout = StepLayout(graph.paths[spec])
-            status = None if spec.kind is StepKind.PIN else read_status(layout)
-            decision = self._decide(spec, layout, status)
-            node = _Node(spec, status, decision)
-            self._nodes[spec] = node
-            below = [dep for dep in graph.deps[spec] if dep in restless]
-            if decision.action is Action.RUN:
-                stack.extend(graph.deps[spec])
-            elif decision.action is Action.SERVE and below:
-                # Served unless one of the inputs that are rebuilt now comes out different.
-                node.deferred = True
-                stack.extend(below)
-
-    def _decide(
-        self, spec: StepSpec, layout: StepLayout, status: StatusRecord | None, moved: Sequence[str] = ()
-    ) -> Decision:
-        facts = gather_facts(spec, layout, status, moved)
-        decision = decide(spec, facts, forced=spec in self._forced, retry_failed=self._options.retry_failed)
-        drifted = decision.action is Action.SERVE and facts.drift
-        if drifted and spec.expected_fingerprint is not None:
-            raise FingerprintMismatchError(
-                spec.name, spec.expected_fingerprint, facts.recorded_fingerprint, "; ".join(facts.drift)
-            )
-        if decision.action is Action.SERVE and decision.reasons[0].kind is ReasonKind.DRIFT:
-            self._reporter.notice(spec.label, f"drift: {decision.reasons[0].message}")
-        return decision
+    def _prepare(self, terminals: Sequence[StepSpec]) -> None:
+        self._graph = plan_graph(terminals, self._prefix)
+        self._plan = RunPlan(self._graph, self._options, self._reporter.notice)
+        self._dependents = self._graph.dependents()
 
     # ---- running -----------------------------------------------------------------------------------------------------
 
     def _settle_decided(self) -> None:
-        ordered = [(spec, self._nodes[spec]) for spec in self._graph.steps if spec in self._nodes]
-        for spec, node in ordered:
-            node.pending = {dep for dep in self._graph.deps[spec] if dep in self._nodes}
+        ordered = self._plan.ordered()
+        for node in ordered:
+            node.pending = {dep for dep in self._graph.deps[node.spec] if dep in self._plan.nodes}
             if not node.pending:
-                self._candidates.append(spec)
-        for spec, node in ordered:
-            if node.decision.action is Action.SERVE and not node.deferred:
-                self._serve(spec, node)
-            elif node.decision.action in (Action.KNOWN_FAILURE, Action.REFUSE):
-                self._refuse(spec, node)
+                self._candidates.append(node.spec)
+        for node in ordered:
+            self._settle_one(node)
 
-    def _serve(self, spec: StepSpec, node: _Node) -> None:
+    def _settle_one(self, node: PlanNode) -> None:
+        """Settle a step whose decision needs no work."""
+        spec = node.spec
+        if node.decision.action is Action.SERVE and not node.deferred:
+            self._serve(spec, node)
+        elif node.decision.action in (Action.KNOWN_FAILURE, Action.REFUSE):
+            self._refuse(spec, node)
+
+    def _serve(self, spec: StepSpec, node: PlanNode) -> None:
         if spec.kind is StepKind.PIN and not os.path.exists(self._graph.paths[spec]):
             reason = Reason(ReasonKind.ERROR, "the pinned location does not exist")
             message = f"nothing exists at the pinned location {self._graph.paths[spec]!r}"
@@ -245,7 +141,7 @@ class StepRunner:
         digest = status.content_digest if status is not None else None
         self._settle(spec, self._plain(spec, Outcome.CACHED, node.decision.reasons, content_digest=digest))
 
-    def _refuse(self, spec: StepSpec, node: _Node) -> None:
+    def _refuse(self, spec: StepSpec, node: PlanNode) -> None:
         known = node.decision.action is Action.KNOWN_FAILURE
         assert node.status is not None
         outcome = self._plain(
@@ -301,11 +197,11 @@ class StepRunner:
         ready: list[StepSpec] = []
         while self._candidates and len(ready) < free:
             spec = self._candidates.popleft()
-            if spec not in self._outcomes and not self._settle_without_running(spec, self._nodes[spec]):
+            if spec not in self._outcomes and not self._settle_without_running(spec, self._plan.nodes[spec]):
                 ready.append(spec)
         return ready
 
-    def _settle_without_running(self, spec: StepSpec, node: _Node) -> bool:
+    def _settle_without_running(self, spec: StepSpec, node: PlanNode) -> bool:
         failed = [
             self._outcomes[dep]
             for dep in self._graph.deps[spec]
@@ -329,44 +225,29 @@ class StepRunner:
                 for dep in self._graph.deps[spec]
                 if dep in self._outcomes and self._outcomes[dep].outcome is Outcome.EXECUTED
             }
-            node.decision = self._decide(spec, layout, node.status, moved_inputs(layout, fresh))
+            node.decision = self._plan.decide(spec, layout, node.status, moved_inputs(layout, fresh))
             if node.decision.action is Action.SERVE:
                 self._serve(spec, node)
                 return True
             # Its other inputs were not looked at while it seemed to be served.
-            missing = [dep for dep in self._graph.deps[spec] if dep not in self._nodes]
+            missing = [dep for dep in self._graph.deps[spec] if dep not in self._plan.nodes]
             if missing:
                 self._add_late(node, missing)
                 return True
         return False
 
-    def _add_late(self, node: _Node, missing: Sequence[StepSpec]) -> None:
+    def _add_late(self, node: PlanNode, missing: Sequence[StepSpec]) -> None:
         """Take further inputs of a step into the run, with whatever these need in turn."""
-        stack = list(missing)
-        added: list[StepSpec] = []
-        while stack:
-            spec = stack.pop()
-            if spec in self._nodes:
-                continue
-            layout = StepLayout(self._graph.paths[spec])
-            status = None if spec.kind is StepKind.PIN else read_status(layout)
-            self._nodes[spec] = _Node(spec, status, self._decide(spec, layout, status))
-            added.append(spec)
-            if self._nodes[spec].decision.action is Action.RUN:
-                stack.extend(self._graph.deps[spec])
-        self._total += len(added)
-        for spec in [*added, node.spec]:
-            deps = self._graph.deps[spec]
-            self._nodes[spec].pending = {dep for dep in deps if dep in self._nodes and dep not in self._outcomes}
-            if not self._nodes[spec].pending:
-                self._candidates.append(spec)
-        for spec in added:
-            if self._nodes[spec].decision.action is Action.SERVE:
-                self._serve(spec, self._nodes[spec])
-            elif self._nodes[spec].decision.action is not Action.RUN:
-                self._refuse(spec, self._nodes[spec])
+        added = self._plan.add(missing)
+        for item in [*added, node]:
+            deps = self._graph.deps[item.spec]
+            item.pending = {dep for dep in deps if dep in self._plan.nodes and dep not in self._outcomes}
+            if not item.pending:
+                self._candidates.append(item.spec)
+        for item in added:
+            self._settle_one(item)
 
-    def _dependency_failed(self, spec: StepSpec, node: _Node, failed: Sequence[StepOutcome]) -> None:
+    def _dependency_failed(self, spec: StepSpec, node: PlanNode, failed: Sequence[StepOutcome]) -> None:
         roots: dict[str, None] = {}
         for item in failed:
             fields = item.reasons[0].fields if item.outcome is Outcome.DEP_FAILED and item.reasons else ()
@@ -382,14 +263,14 @@ class StepRunner:
         )
         self._settle(spec, outcome)
 
-    def _leave_trace(self, spec: StepSpec, node: _Node, roots: list[str]) -> None:
+    def _leave_trace(self, spec: StepSpec, node: PlanNode, roots: list[str]) -> None:
         """Write ``DEP_FAILED``; a store that does not let us is no reason to end the run."""
         try:
             self._execution(spec, node).mark_dependency_failed(roots)
         except OSError as error:
             self._reporter.notice(spec.label, f"could not record that an input failed: {error}")
 
-    def _execution(self, spec: StepSpec, node: _Node) -> StepExecution:
+    def _execution(self, spec: StepSpec, node: PlanNode) -> StepExecution:
         if node.execution is None:
             node.execution = StepExecution(
                 spec=spec,
@@ -398,7 +279,7 @@ class StepRunner:
                 deps=[(dep.label, self._graph.paths[dep]) for dep in self._graph.deps[spec]],
                 settings=self._settings,
                 reasons=node.decision.reasons,
-                forced=spec in self._forced or spec.version_kind is VersionKind.MUTABLE,
+                forced=spec in self._plan.forced or spec.version_kind is VersionKind.MUTABLE,
                 seen_epoch=node.status.epoch if node.status is not None else 0,
                 context=self._context,
                 started=self._started,
@@ -406,7 +287,7 @@ class StepRunner:
         return node.execution
 
     def _try_run(self, spec: StepSpec) -> StepOutcome | Waiting:
-        node = self._nodes[spec]
+        node = self._plan.nodes[spec]
         try:
             return self._execution(spec, node).try_run()
         except (MarinError, OSError) as error:
@@ -417,7 +298,7 @@ class StepRunner:
 
     def _interrupt(self) -> None:
         """Stop every body; the pool's threads record the attempts as interrupted and end."""
-        for node in self._nodes.values():
+        for node in self._plan.nodes.values():
             if node.execution is not None and node.spec not in self._outcomes:
                 node.execution.interrupt()
 
@@ -428,7 +309,7 @@ class StepRunner:
             self._reporter.step_started(step, why)
 
     def _tell_waiting(self, spec: StepSpec, waiting: Waiting) -> None:
-        node, now = self._nodes[spec], self._settings.clock.monotonic()
+        node, now = self._plan.nodes[spec], self._settings.clock.monotonic()
         holder, told_at = node.told
         if holder != waiting.holder or now - told_at >= _WAIT_NOTE_S:
             node.told = (waiting.holder, now)
@@ -436,23 +317,18 @@ class StepRunner:
                 self._reporter.step_waiting(spec.label, waiting.holder)
 
     def _settle(self, spec: StepSpec, outcome: StepOutcome) -> None:
-        if spec in self._allowed and not outcome.allowed:
+        if spec in self._plan.allowed and not outcome.allowed:
             outcome = dataclasses.replace(outcome, allowed=True)
         self._outcomes[spec] = outcome
-        for dependent in self._dependents().get(spec, ()):
-            if dependent in self._nodes:
-                pending = self._nodes[dependent].pending
+        for dependent in self._dependents[spec]:
+            if dependent in self._plan.nodes:
+                pending = self._plan.nodes[dependent].pending
                 if spec in pending:
                     pending.remove(spec)
                     if not pending:
                         self._candidates.append(dependent)
         with self._lock:
-            self._reporter.step_finished(outcome, len(self._outcomes), self._total)
-
-    def _dependents(self) -> dict[StepSpec, list[StepSpec]]:
-        if not hasattr(self, "_dependents_cache"):
-            self._dependents_cache = self._graph.dependents()
-        return self._dependents_cache
+            self._reporter.step_finished(outcome, len(self._outcomes), len(self._plan.nodes))
 
     def _plain(self, spec: StepSpec, outcome: Outcome, reasons: tuple[Reason, ...], **values: object) -> StepOutcome:
         return StepOutcome(
@@ -465,15 +341,15 @@ class StepRunner:
             **values,  # pyrefly: ignore[bad-argument-type]
         )
 
-    def _summary(self, graph: StepGraph, seconds: float) -> RunSummary:
+    def _summary(self, seconds: float) -> RunSummary:
         outcomes = []
-        for spec in graph.steps:
+        for spec in self._graph.steps:
             outcome = self._outcomes.get(spec)
             if outcome is None:
                 outcome = self._plain(spec, Outcome.CACHED, (_not_needed(),))
             outcomes.append(outcome)
         peaks = [int(item.resources.get("ram_peak") or 0) for item in outcomes]
-        return RunSummary(self._prefix, tuple(outcomes), seconds, max(peak_rss_bytes(), *peaks))
+        return RunSummary(self._prefix, tuple(outcomes), seconds, max([peak_rss_bytes(), *peaks]))
 
     def _served_event(self, summary: RunSummary) -> None:
         """One event for everything that was served, when the run also wrote something."""
