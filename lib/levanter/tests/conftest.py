@@ -6,15 +6,22 @@ import subprocess
 import sys
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Tests compile hundreds of small programs and run each once: plain code compiles three times faster.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 import haliax as hax
 import jax
 import numpy as np
 import pytest
 from haliax import Axis
+from hypothesis import settings
 from levanter.data.dataset import ListAsyncDataset
 from levanter.data.text.examples import LmExample
 from levanter.models.llama import LlamaConfig, LlamaLMHeadModel
+
+# The first call of a property compiles; its time says nothing about the code.
+settings.register_profile("levanter", deadline=None)
+settings.load_profile("levanter")
 
 TESTS = pathlib.Path(__file__).parent
 VOCAB = 50

@@ -67,6 +67,8 @@ def read(tmp_path, name="run/metrics.jsonl"):
     return [json.loads(line) for line in (tmp_path / name).read_text().splitlines()]
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_a_run_learns_and_leaves_every_promised_metric(tmp_path, tiny_config, dataset):
     seen = []
     config = trainer_config(tmp_path, watch=WatchConfig(interval=4), num_train_steps=12)
@@ -90,6 +92,8 @@ def test_a_run_learns_and_leaves_every_promised_metric(tmp_path, tiny_config, da
     assert "throughput/mean_mfu" in summary and "goodput/step_seconds" in summary
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_a_diverging_run_is_an_error_with_its_curve_kept(tmp_path, tiny_config, dataset):
     config = trainer_config(tmp_path, num_train_steps=200, divergence=DivergenceConfig(patience=3, warmup_steps=0))
     with pytest.raises(DivergedError) as caught:
@@ -100,6 +104,8 @@ def test_a_diverging_run_is_an_error_with_its_curve_kept(tmp_path, tiny_config, 
     assert json.loads((tmp_path / "run/logs/summary.json").read_text())["diverged"] is True
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_a_cancelled_run_saves_first_and_resumes_to_the_same_end(tmp_path, tiny_config, dataset):
     def config(folder):
         saver = CheckpointerConfig(base_path=str(folder / "ckpt"), keep=None, save_interval=None)

@@ -70,7 +70,7 @@ def clip_update_norm(rolling: int = 128, sigma: float = 3.0) -> optax.GradientTr
         return ClipUpdateState(rolling_init(rolling), zero, zero, jnp.asarray(jnp.inf, jnp.float32))
 
     def update(updates: Any, state: ClipUpdateState, params: Any = None) -> tuple[Any, ClipUpdateState]:
-        norm = optax.global_norm(updates)
+        norm = optax.tree.norm(updates)
         limit = rolling_threshold(state.history, sigma)
         factor = jnp.where(norm > limit, limit / jnp.maximum(norm, STD_FLOOR), 1.0)
         clipped = jax.tree.map(lambda u: u * factor.astype(u.dtype), updates)
@@ -129,7 +129,7 @@ def skip_bad_steps(
         )
 
     def update(updates: Any, state: SkipStepState, params: Any = None, *, loss: jax.Array, **extra: Any) -> tuple:
-        norm = optax.global_norm(updates)
+        norm = optax.tree.norm(updates)
         good = (loss <= rolling_threshold(state.losses, sigma)) & (norm <= rolling_threshold(state.grad_norms, sigma))
         good = good & jnp.isfinite(loss) & jnp.isfinite(norm)
         safe = jax.tree.map(lambda u: jnp.where(good, u, jnp.zeros_like(u)), updates)
