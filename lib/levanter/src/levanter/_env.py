@@ -19,6 +19,7 @@ class EnvVar(NamedTuple):
 ENVIRONMENT: tuple[EnvVar, ...] = (
     EnvVar("RUN_ID", "str", "", "Run id when `trainer.id` is not set; part of every checkpoint path."),
     EnvVar("LEVANTER_CONFIG_DIR", "path", "", "Folder searched for configuration names that are not paths."),
+    EnvVar("LEVANTER_TS_CACHE_LIMIT", "bytes", "1000000000", "Cache of decoded chunks, shared by all readers."),
 )
 
 
@@ -30,3 +31,18 @@ def run_id_from_environment() -> str | None:
 def config_dir_from_environment() -> str | None:
     """Return ``LEVANTER_CONFIG_DIR``, or None when it is unset or empty."""
     return os.environ.get("LEVANTER_CONFIG_DIR") or None
+
+
+def ts_cache_limit_bytes() -> int:
+    """Return ``LEVANTER_TS_CACHE_LIMIT`` in bytes.
+
+    Raises:
+        ValueError: It is not a whole number of bytes.
+    """
+    text = os.environ.get("LEVANTER_TS_CACHE_LIMIT") or "1000000000"
+    if not text.isdecimal():
+        raise ValueError(
+            f"cannot read LEVANTER_TS_CACHE_LIMIT={text!r}; expected a whole number of bytes. "
+            "Unset it or give digits only."
+        )
+    return int(text)

@@ -169,3 +169,15 @@ def test_prepared_batches_concatenate_like_their_rows():
     both = PreparedBatch.concat([one, two])
     assert both.ends.tolist() == PreparedBatch.from_batch(ROWS, dtype=np.int32).ends.tolist()
     assert (both.num_rows, both.rank) == (4, 1)
+
+
+def test_the_read_cache_limit_comes_from_the_environment(monkeypatch):
+    from levanter._env import ts_cache_limit_bytes
+
+    monkeypatch.delenv("LEVANTER_TS_CACHE_LIMIT", raising=False)
+    assert ts_cache_limit_bytes() == 10**9
+    monkeypatch.setenv("LEVANTER_TS_CACHE_LIMIT", "4096")
+    assert ts_cache_limit_bytes() == 4096
+    monkeypatch.setenv("LEVANTER_TS_CACHE_LIMIT", "1GB")
+    with pytest.raises(ValueError, match="whole number of bytes"):
+        ts_cache_limit_bytes()

@@ -272,7 +272,9 @@ class MixtureDataset(AsyncDataset[T]):
             lengths = await lengths_of(list(self.datasets.values()))
             for name, length in zip(self._names, lengths, strict=True):
                 if length == 0 and self.stop_strategy != StopStrategy.FIRST_EXHAUSTED:
-                    raise EmptyDatasetError(name, "Remove the component or give it weight 0.")
+                    raise EmptyDatasetError(
+                        name, "It may be shorter than one sequence: remove it, or give it weight 0."
+                    )
             self._lengths = lengths
         return self._lengths
 

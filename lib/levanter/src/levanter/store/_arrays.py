@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import tensorstore as ts
 
-from levanter.store._env import ts_cache_limit_bytes
+from levanter._env import ts_cache_limit_bytes
 from levanter.store.errors import StoragePathError
 
 DECLARED_LENGTH = 2**54
