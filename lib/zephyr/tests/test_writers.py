@@ -81,11 +81,38 @@ def test_a_given_schema_is_a_contract(ctx: ZephyrContext, tmp_path: Path) -> Non
     path = str(tmp_path / "x.parquet")
     ctx.execute(Dataset.from_list([{"a": 1}], shards=1).write_parquet(path, schema=schema))
     assert pq.read_schema(path).equals(schema)
-    for bad in ({"a": "x"}, {"a": 1, "c": 2}):
+    for bad in ({"a": "x"}, {"a": 1, "c": 2}, {"a": "5"}, {"b": 5}, {"a": True}, {"a": 1.0}, {"b": b"x"}):
         with pytest.raises(SchemaConflictError):
             ctx.execute(Dataset.from_list([bad], shards=1).write_parquet(str(tmp_path / "y.parquet"), schema=schema))
     ctx.execute(Dataset.from_list([{"a": 1}]).filter(lambda r: False).write_parquet(path, schema=schema))
     assert pq.read_table(path).schema.equals(schema)
+
+
+def test_records_without_any_column_fit_json_lines_but_not_parquet(ctx: ZephyrContext, tmp_path: Path) -> None:
+    ds = Dataset.from_list([{}, {}], shards=1).map_batches(lambda b: b)
+    assert ctx.execute(ds).results == [{}, {}]
+    assert ctx.execute(ds.deduplicate("x")).results == [{}]
+    ctx.execute(ds.write_jsonl(str(tmp_path / "x.jsonl")))
+    assert (tmp_path / "x.jsonl").read_bytes() == b"{}\n{}\n"
+    with pytest.raises(RecordTypeError, match="no record has a column"):
+        ctx.execute(ds.write_parquet(str(tmp_path / "x.parquet")))
+    assert visible(tmp_path) == ["x.jsonl"]
+
+
+def test_nested_nulls_keep_their_shape(ctx: ZephyrContext, tmp_path: Path) -> None:
+    values: list[Any] = [None, {"a": None}, {"a": [None]}, {"a": [{"b": 1}]}, {"a": []}]
+    rows = [{"m": value} for value in values]
+    ctx.execute(Dataset.from_list(rows, shards=1).write_parquet(str(tmp_path / "x.parquet")))
+    assert ctx.execute(Dataset.from_files(str(tmp_path / "x.parquet")).load_parquet()).results == rows
+
+
+@pytest.mark.slow
+def test_a_record_of_a_hundred_megabytes_passes(ctx: ZephyrContext, tmp_path: Path) -> None:
+    big = Dataset.from_list([1], shards=1).map(lambda n: {"a": "x" * 100_000_000, "n": n})
+    ctx.execute(big.write_jsonl(str(tmp_path / "x.jsonl.gz")))
+    back = Dataset.from_files(str(tmp_path / "x.jsonl.gz")).load_jsonl().deduplicate("a")
+    ctx.execute(back.write_parquet(str(tmp_path / "x.parquet")))
+    assert pq.read_table(tmp_path / "x.parquet", columns=["n"]).to_pylist() == [{"n": 1}]
 
 
 def test_empty_shards_give_valid_empty_files(ctx: ZephyrContext, tmp_path: Path) -> None:

@@ -100,6 +100,26 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema, *, where: str = "") -> pa.
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
+_NARROWER = {"float": "int", "decimal": "int"}
+
+
+def _family(kind: pa.DataType) -> str:
+    """Types within which a cast keeps the value or fails."""
+    if pa.types.is_integer(kind):
+        return "int"
+    if pa.types.is_floating(kind):
+        return "float"
+    if pa.types.is_decimal(kind):
+        return "decimal"
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return "string"
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
+        return "binary"
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        return "instant"
+    return "list" if _is_list(kind) else str(kind)
+
+
 def cast_array(array: pa.Array, kind: pa.DataType, *, field: str, where: str = "") -> pa.Array:
     """Cast without losing a value; a struct gains missing fields as null."""
     if array.type == kind:
@@ -119,6 +139,9 @@ def cast_array(array: pa.Array, kind: pa.DataType, *, field: str, where: str = "
         if array.offset == 0 and array.null_count == 0:
             return pa.ListArray.from_arrays(array.offsets, values, type=kind)
         return pa.array(array.to_pylist(), kind)
+    if not pa.types.is_null(array.type) and _family(array.type) not in (_family(kind), _NARROWER.get(_family(kind))):
+        # Arrow would print numbers as text, or read text as numbers, without a word.
+        raise SchemaConflictError(field, str(kind), str(array.type), where=where)
     try:
         return array.cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:

@@ -14,7 +14,7 @@ from typing import Any
 import cloudpickle
 
 from zephyr import counters
-from zephyr._blocks import Block, num_rows
+from zephyr._blocks import Block, num_rows, rows_of
 from zephyr._files import output_error, remove_file, remove_tree
 from zephyr._shuffle.format import Run, RunSlice
 from zephyr._shuffle.read import merge_slices, reduce_stream
@@ -197,6 +197,8 @@ def _collect(blocks: Iterable[Block], folder: str) -> tuple[BlockRef, ...]:
 
 def dump_block(block: Block) -> bytes:
     """A block as bytes."""
+    if not isinstance(block, list) and block.num_columns == 0:
+        block = rows_of(block)  # pickling a batch without columns forgets how many rows it has
     try:
         return pickle.dumps(block, pickle.HIGHEST_PROTOCOL)
     except (pickle.PicklingError, AttributeError, TypeError):

@@ -177,6 +177,8 @@ class _ParquetSink:
                 self._size_groups()
             if self.pending_rows >= self.group_rows > 0 or self.pending_bytes >= _PENDING_LIMIT * ROW_GROUP_BYTES:
                 self._flush(whole_groups=True)
+        if self.count and self.schema is not None and len(self.schema) == 0:
+            raise RecordTypeError("write_parquet", "dict", "{} (no record has a column)")
         self._flush()
         self._open()
         self._close()
