@@ -89,9 +89,9 @@ def chain(step, n):
 
 
 def tracing(rounds, n=100):
-    x, v = hax.ones({"a": 8, "b": 16}), hax.ones({"a": 8})
+    x = hax.ones({"a": 8, "b": 16})
     w = hax.ones({"b": 16, "c": 16})
-    rx, rv, rw = x.array, v.array, w.array
+    rx, rw, rw2 = x.array, w.array, w.array.T
 
     def traced(step, arg):
         return lambda: jax.make_jaxpr(chain(step, n))(arg)
@@ -99,19 +99,22 @@ def tracing(rounds, n=100):
     def mm(y):
         return jax.lax.dot_general(y, rw, (((1,), (0,)), ((), ())))
 
+    def there_and_back(y):
+        return hax.dot(hax.dot(y, w, axis="b"), w, axis="c")
+
     cases = {
         "trace_add": (traced(lambda y: y + y, x), traced(lambda y: y + y, rx)),
         "trace_mean_broadcast": (
             traced(lambda y: y - y.mean("b"), x),
             traced(lambda y: y - jnp.mean(y, 1)[:, None], rx),
         ),
-        "trace_dot": (traced(lambda y: hax.dot(y, w, axis="b").rename({"c": "b"}), x), traced(mm, rx)),
+        "trace_dot": (traced(there_and_back, x), traced(lambda y: (y @ rw) @ rw2, rx)),
         "trace_dot_beside_einsum": (
-            traced(lambda y: hax.dot(y, w, axis="b").rename({"c": "b"}), x),
-            traced(lambda y: jnp.einsum("ab,bc->ac", y, rw), rx),
+            traced(there_and_back, x),
+            traced(lambda y: jnp.einsum("ac,bc->ab", jnp.einsum("ab,bc->ac", y, rw), rw), rx),
         ),
+        "trace_dot_beside_bare_lax": (traced(there_and_back, x), traced(lambda y: mm(mm(y)), rx)),
     }
-    del rv, v
     out = {}
     for name, (ours, raw) in cases.items():
         row = versus(ours, raw, rounds, 1)

@@ -8,15 +8,14 @@ from haliax._ops import elementwise
 from haliax.errors import ArrayTypeError, AxisSizeMismatchError, AxisSpecError, BroadcastError
 
 UNARY = """abs absolute angle arccos arccosh arcsin arcsinh arctan arctanh around cbrt ceil conj conjugate copy cos cosh
-deg2rad degrees exp exp2 expm1 fabs floor i0 imag iscomplex isfinite isinf isnan isneginf isposinf isreal log log10 
-log1p log2 logical_not nan_to_num negative positive rad2deg radians real reciprocal rint round sign signbit sin sinc sinh sqrt
-square tan tanh trunc""".split()
+deg2rad degrees exp exp2 expm1 fabs floor i0 imag iscomplex isfinite isinf isnan isneginf isposinf isreal log
+log10 log1p log2 logical_not nan_to_num negative positive rad2deg radians real reciprocal rint round sign
+signbit sin sinc sinh sqrt square tan tanh trunc""".split()
 INTEGER_UNARY = "bitwise_count bitwise_invert bitwise_not invert".split()
-BINARY = """add arctan2 copysign divide equal float_power floor_divide fmax fmin fmod greater greater_equal heaviside 
-hypot less less_equal logaddexp logaddexp2 logical_and logical_or logical_xor maximum minimum mod multiply nextafter not_equal
-power remainder subtract true_divide""".split()
-INTEGER_BINARY = """bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor gcd lcm left_shift
-right_shift""".split()
+BINARY = """add arctan2 copysign divide equal float_power floor_divide fmax fmin fmod greater greater_equal heaviside
+hypot less less_equal logaddexp logaddexp2 logical_and logical_or logical_xor maximum minimum mod multiply
+nextafter not_equal power remainder subtract true_divide""".split()
+INTEGER_BINARY = """bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor gcd lcm left_shift right_shift""".split()
 
 DATA = np.linspace(0.1, 0.9, 6, dtype=np.float32).reshape(2, 3)
 INTS = np.arange(6, dtype=np.int32).reshape(2, 3)
