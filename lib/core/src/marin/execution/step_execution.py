@@ -7,8 +7,8 @@ thread, so a lost lease, an interrupt or a time limit is acted upon while the bo
 import contextlib
 import contextvars
 import dataclasses
+import logging
 import os
-import socket
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,31 +17,26 @@ from typing import Any
 from rigging.errors import LeaseHeldError, LeaseLostError
 from rigging.filesystem.lease import Lease
 from rigging.filesystem.prefix import marin_region
-from rigging.provenance import launch_provenance
 
-from marin.errors import ArtifactTypeMismatchError, InputMissingError, RecordFormatError, StepLeaseLostError
+from marin.errors import InputMissingError, RecordFormatError, StepLeaseLostError
 from marin.execution._files import json_text
-from marin.execution.artifact import Artifact
 from marin.execution.attempt_context import StepAttempt, finish_log_tail, start_log_tail
-from marin.execution.attempts import new_id, open_attempt, utc_text
+from marin.execution.attempts import open_attempt, utc_text
 from marin.execution.body import BodyResult, run_body
 from marin.execution.boundaries import Boundary
 from marin.execution.decision import Action, Reason, ReasonKind, decide
 from marin.execution.describe import (
-    code_digest,
     config_digest,
-    environment,
     error_payload,
     json_value,
-    provenance_payload,
-    short_environment,
     shown_error,
 )
-from marin.execution.events import LedgerEvent, write_event
+from marin.execution.events import write_event
 from marin.execution.facts import gather_facts
 from marin.execution.failures import FailureCategory, classify
-from marin.execution.fingerprint import canonical_payload, type_name
-from marin.execution.layout import MANIFEST_FILE, StepLayout
+from marin.execution.fingerprint import canonical_payload
+from marin.execution.journal import StepJournal
+from marin.execution.layout import StepLayout
 from marin.execution.manifest import ManifestEntry
 from marin.execution.outcomes import Outcome, StepOutcome
 from marin.execution.records import ArtifactRecord, AttemptRecord, read_record
@@ -49,6 +44,8 @@ from marin.execution.settings import RunnerSettings, Waiting
 from marin.execution.step_spec import RunPaths, StepKind, StepSpec
 from marin.execution.step_status import Status, StatusRecord, read_status, write_status
 from marin.execution.transaction import StepTransaction, close_success
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -85,6 +82,7 @@ class StepExecution:
         """Make the lease: one object for all tries, since it watches a foreign holder's heartbeat."""
         self.layout = StepLayout(self.path)
         clock, settings = self.settings.clock, self.settings
+        self.journal = StepJournal(self.spec, self.prefix, self.path, self.deps, clock)
         os.makedirs(self.layout.control, exist_ok=True)
         self.lease = Lease(
             self.layout.lease, clock=clock, timeout_s=settings.lease_timeout_s, heartbeat_s=settings.heartbeat_s
@@ -113,6 +111,10 @@ class StepExecution:
             self.settings.hook(Boundary.LEASE_ACQUIRED, self.spec.label)
             outcome = self._run_owned(held.epoch, held.check)
         self.settings.hook(Boundary.LEASE_RELEASED, self.spec.label)
+        if outcome.category == FailureCategory.LEASE_LOST and not self.interrupted:
+            # Somebody else owns the step now: wait for that result like for any other driver's.
+            self.cancel = threading.Event()
+            return Waiting(f"it took the lease over ({outcome.message})")
         return outcome
 
     def _run_owned(self, epoch: int, check: Callable[[], None]) -> StepOutcome:
@@ -123,9 +125,9 @@ class StepExecution:
         recovery = transaction.recover(status, self.now())
         if recovery.finished is not None:
             status = read_status(self.layout)
-            self._finished_event(recovery.finished, recovered=True)
+            self.journal.finished(recovery.finished, recovered=True)
         for orphan in recovery.abandoned:
-            self._failed_event(orphan)
+            self.journal.failed(orphan)
         newer = status is not None and status.status is Status.SUCCESS and status.epoch > self.seen_epoch
         if newer or (recovery.finished is not None and not self.forced):
             decision = decide(self.spec, gather_facts(self.spec, self.layout, status))
@@ -155,7 +157,7 @@ class StepExecution:
     ) -> tuple[StepOutcome, AttemptRecord]:
         clock = self.settings.clock
         begun = clock.monotonic()
-        attempt = self._open(transaction.epoch, previous)
+        attempt = self.journal.opened(transaction.epoch, previous)
         open_attempt(self.layout, attempt)
         transaction.passed(Boundary.ATTEMPT_OPENED)
         start_log_tail(attempt.attempt)
@@ -166,7 +168,7 @@ class StepExecution:
             if previous is not None:
                 why.insert(0, f"tried again after {previous.category}")
             self.started(self.spec.label, why[0])
-            event = self._event("started", attempt.attempt, data={"reasons": why})
+            event = self.journal.event("started", attempt.attempt, data={"reasons": why})
             write_event(self.prefix, event)
             argument, config = self._argument(transaction)
             result = self._body(argument, attempt, transaction, previous)
@@ -177,33 +179,6 @@ class StepExecution:
         except BaseException as error:  # the attempt's boundary: whatever happened becomes part of its record
             seconds = clock.monotonic() - begun
             return self._failure(transaction, attempt, error, result, seconds)
-
-    def _open(self, epoch: int, previous: AttemptRecord | None) -> AttemptRecord:
-        clock = self.settings.clock
-        host = socket.gethostname()
-        return AttemptRecord(
-            attempt=new_id(clock.time()),
-            epoch=epoch,
-            step=self.spec.label,
-            output_path=self.path,
-            fingerprint=self.spec.fingerprint,
-            started_at=self.now(),
-            worker_id=f"{host}-{os.getpid()}",
-            host=host,
-            region=marin_region(),
-            pid=os.getpid(),
-            inputs=self._inputs(),
-            environment=short_environment(),
-            provenance=provenance_payload(launch_provenance()),
-            retry_of=previous.attempt if previous is not None else None,
-        )
-
-    def _inputs(self) -> list[dict[str, Any]]:
-        inputs = []
-        for label, path in self.deps:
-            record = read_record(path)
-            inputs.append({"ref": label, "path": path, "digest": record.content_digest if record is not None else None})
-        return inputs
 
     def _argument(self, transaction: StepTransaction) -> tuple[Any, Any]:
         """The body's argument, and its canonical form with the final path in place of the staging one."""
@@ -253,90 +228,41 @@ class StepExecution:
     def _commit(
         self, transaction: StepTransaction, attempt: AttemptRecord, result: BodyResult, config: Any, begun: float
     ) -> StepOutcome:
-        payload, result_type = self._result(result.value)
+        payload, result_type = self.journal.result(result.value)
         text = json_text(payload).replace(transaction.staging, self.path)
         clock = self.settings.clock
 
         def record_of(entries: Sequence[ManifestEntry], digest: str) -> ArtifactRecord:
-            return self._record(attempt, result, (config, json_value(text), result_type), entries, digest, begun)
+            return self.journal.record(attempt, result, (config, json_value(text), result_type), entries, digest, begun)
 
         sealed = transaction.seal(self.spec.artifact_type.volatile, record_of)
         transaction.publish(sealed, self.now())
         record = sealed.record
         log_tail = finish_log_tail(attempt.attempt, result.logs)
-        transaction.finish(
-            dataclasses.replace(
-                attempt,
-                status="success",
-                ended_at=self.now(),
-                seconds=clock.monotonic() - begun,
-                content_digest=record.content_digest,
-                resources=record.resources,
-                job_id=result.job_id,
-                log_tail=log_tail,
-                config_digest=config_digest(config),
-            )
+        closed = dataclasses.replace(
+            attempt,
+            status="success",
+            ended_at=self.now(),
+            seconds=clock.monotonic() - begun,
+            content_digest=record.content_digest,
+            resources=record.resources,
+            job_id=result.job_id,
+            log_tail=log_tail,
+            config_digest=config_digest(config),
         )
-        self._finished_event(record)
-        transaction.passed(Boundary.EVENT_WRITTEN)
+        try:
+            transaction.finish(closed)
+            self.journal.finished(record)
+            transaction.passed(Boundary.EVENT_WRITTEN)
+        except OSError as error:
+            # The output is committed; what could not be written here is written by the next run that looks at it.
+            logger.warning("%s is committed, but its attempt could not be closed: %s", self.spec.label, error)
         return self.outcome(
             Outcome.EXECUTED,
             seconds=clock.monotonic() - begun,
             content_digest=record.content_digest,
             attempt=attempt.attempt,
             resources=result.resources,
-        )
-
-    def _result(self, value: Any) -> tuple[dict[str, Any], str]:
-        expected = self.spec.artifact_type
-        if value is None:
-            value = expected()
-        if self.spec.function is None and not isinstance(value, Artifact):
-            value = Artifact()
-        if not isinstance(value, expected):
-            raise ArtifactTypeMismatchError(self.path, type_name(expected), type_name(type(value)))
-        return value.result_payload(), type_name(type(value))
-
-    def _record(
-        self,
-        attempt: AttemptRecord,
-        result: BodyResult,
-        parts: tuple[Any, Any, str],
-        entries: Sequence[ManifestEntry],
-        digest: str,
-        begun: float,
-    ) -> ArtifactRecord:
-        config, payload, result_type = parts
-        requested = getattr(self.spec.body, "resources", None) or self.spec.resources
-        adopted = self.spec.kind is StepKind.ADOPT
-        return ArtifactRecord(
-            name=self.spec.name,
-            version=self.spec.version or self.spec.hash_id,
-            fingerprint=self.spec.fingerprint,
-            fingerprint_payload=self.spec.payload,
-            result_type=result_type,
-            output_path=str(self.spec.source) if adopted else self.path,
-            deps=[item["ref"] for item in attempt.inputs],
-            dep_paths=[item["path"] for item in attempt.inputs],
-            dep_digests=[item["digest"] for item in attempt.inputs],
-            config=json_value(config) if config is not None else None,
-            source=self.spec.source if adopted else None,
-            result=payload,
-            provenance=attempt.provenance,
-            content_digest=digest,
-            manifest=MANIFEST_FILE,
-            files=len(entries),
-            bytes=sum(entry.size for entry in entries),
-            code_digest=code_digest(self.spec.body) if self.spec.body is not None else None,
-            environment=environment(),
-            resources={
-                "requested": json_value(canonical_payload(requested)) if requested else None,
-                "used": result.resources,
-            },
-            attempt=attempt.attempt,
-            epoch=attempt.epoch,
-            created_at=self.now(),
-            seconds=round(self.settings.clock.monotonic() - begun, 6),
         )
 
     def _failure(
@@ -405,7 +331,7 @@ class StepExecution:
             partial, evidence = transaction.salvage(closed.attempt, patterns)
             closed = dataclasses.replace(closed, partial_outputs=partial, evidence=evidence)
             transaction.fail(closed, self.now(), interrupted=closed.status == "interrupted")
-            self._failed_event(closed)
+            self.journal.failed(closed)
         except OSError as problem:
             return f"{type(problem).__name__}: {problem.strerror or problem}"
         return ""
@@ -431,7 +357,7 @@ class StepExecution:
     def heal(self, record: ArtifactRecord) -> None:
         """Write the last words of a commit whose driver died right after ``SUCCESS``."""
         if close_success(self.layout, record, self.now()) is not None:
-            self._finished_event(record, recovered=True)
+            self.journal.finished(record, recovered=True)
 
     def outcome(self, outcome: Outcome, **values: Any) -> StepOutcome:
         """The outcome of this step."""
@@ -444,29 +370,3 @@ class StepExecution:
             path=self.path,
             **values,
         )
-
-    def _event(
-        self, kind: str, attempt: str, *, digest: str | None = None, data: dict[str, Any] | None = None
-    ) -> LedgerEvent:
-        launched = launch_provenance()
-        return LedgerEvent(
-            id=f"{attempt}-{kind}",
-            at=self.now(),
-            kind=kind,
-            step=self.spec.name,
-            version=self.spec.version or self.spec.hash_id,
-            digest=digest,
-            attempt=attempt,
-            actor=launched.built_by,
-            commit=launched.base_commit,
-            data=data or {},
-        )
-
-    def _finished_event(self, record: ArtifactRecord, *, recovered: bool = False) -> None:
-        data = {"seconds": record.seconds, "files": record.files, "bytes": record.bytes, "recovered": recovered}
-        write_event(self.prefix, self._event("finished", record.attempt, digest=record.content_digest, data=data))
-
-    def _failed_event(self, attempt: AttemptRecord) -> None:
-        error = attempt.error or {}
-        data = {"category": attempt.category, "type": error.get("type"), "signature": error.get("signature")}
-        write_event(self.prefix, self._event("failed", attempt.attempt, data=data))
