@@ -31,7 +31,7 @@ HOT_LEARNING_RATE = 30.0
 PROMPTS = ("def __init__(self", "import os\n", "class ", '"""Return ', "for i in range(")
 
 SCALES = {
-    "demo": (4096, LmRecipe(model=ModelShape(), batch_size=16, num_steps=500)),
+    "demo": (4096, LmRecipe()),
     "smoke": (
         512,
         LmRecipe(

@@ -36,6 +36,8 @@ def llama_config(shape: ModelShape) -> LlamaConfig:
         num_heads=shape.num_heads,
         num_kv_heads=shape.num_kv_heads,
         tie_word_embeddings=shape.tie_word_embeddings,
+        init_scheme="normal",
+        initializer_range=shape.init_std,
     )
 
 

@@ -21,15 +21,17 @@ class ModelShape:
         num_kv_heads: Key and value heads; they divide ``num_heads``.
         seq_len: Positions in one training sequence.
         tie_word_embeddings: Share the embedding with the output head.
+        init_std: Standard deviation of the initial weights.
     """
 
-    hidden_dim: int = 192
-    intermediate_dim: int = 512
+    hidden_dim: int = 128
+    intermediate_dim: int = 352
     num_layers: int = 4
-    num_heads: int = 6
-    num_kv_heads: int = 6
+    num_heads: int = 4
+    num_kv_heads: int = 4
     seq_len: int = 256
     tie_word_embeddings: bool = True
+    init_std: float = 0.02
 
     def __post_init__(self) -> None:
         if self.hidden_dim % self.num_heads or self.num_heads % self.num_kv_heads:
@@ -55,14 +57,14 @@ class AdamWRecipe:
         schedule: Shape of the decay, ``cosine`` or ``linear``.
     """
 
-    learning_rate: float = 3e-3
+    learning_rate: float = 4e-3
     weight_decay: float = 0.1
     beta1: float = 0.9
     beta2: float = 0.95
     warmup: float = 0.05
-    min_lr_ratio: float = 0.1
+    min_lr_ratio: float = 0.0
     max_grad_norm: float | None = 1.0
-    schedule: str = "cosine"
+    schedule: str = "linear"
 
 
 @dataclass(frozen=True)
@@ -82,8 +84,8 @@ class LmRecipe:
 
     model: ModelShape = field(default_factory=ModelShape)
     optimizer: AdamWRecipe = field(default_factory=AdamWRecipe)
-    batch_size: int = 16
-    num_steps: int = 300
+    batch_size: int = 8
+    num_steps: int = 400
     seed: int = 0
     z_loss_weight: float = 0.0
     max_loss_ratio: float = 2.0
