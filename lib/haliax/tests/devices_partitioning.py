@@ -294,3 +294,15 @@ def test_sharding_table(capsys):
     with set_mesh(mesh()):
         hax.debug.visualize_shardings({"w": hax.shard(hax.ones((B, M)), MAPPING)})
     assert "batch(8)->data mlp(8)->model" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("mapping", [None, {"in": "model", "out": "data"}])
+def test_the_grouped_kernel_equals_ragged_dot_on_a_mesh(mapping):
+    X, I, O = hax.make_axes(x=3, **{"in": 8, "out": 16})
+    plain = hnn.MoELinear.init(X, I, O, key=jax.random.key(0))
+    kernel = hnn.MoELinear.init(X, I, O, key=jax.random.key(0), use_gmm=True)
+    rows = hax.random.normal(jax.random.key(1), (Axis("rows", 6), I))
+    sizes = hax.named(np.array([2, 1, 3], np.int32), "x")
+    with set_mesh(mesh()), hax.axis_mapping(mapping or {}):
+        out = jax.jit(lambda m, r: m(r, sizes))(kernel, rows)
+    np.testing.assert_allclose(np.asarray(out.array), np.asarray(plain(rows, sizes).array), rtol=1e-4, atol=1e-5)

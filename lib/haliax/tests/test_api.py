@@ -98,6 +98,20 @@ def test_private_jax_is_used_in_the_compat_module_only():
             assert "DO_NOT_USE" not in text, path
 
 
+def test_importing_starts_no_backend():
+    """A backend that is started at import cannot be configured any more (platform, devices, distributed)."""
+    program = """
+import importlib, os, pkgutil
+os.environ["JAX_PLATFORMS"] = "no_such_platform"
+import haliax
+for info in pkgutil.walk_packages(haliax.__path__, "haliax."):
+    if "_adapters" not in info.name:
+        importlib.import_module(info.name)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
 def test_importing_is_light():
     program = """
 import sys, time

@@ -12,7 +12,7 @@ import pytest
 
 HERE = pathlib.Path(__file__).resolve()
 README = HERE.parents[1] / "README.md"
-PAGE = HERE.parents[3] / "docs" / "packages" / "haliax.md"
+PAGE = README.parent.parent.parent / "docs" / "packages" / "haliax.md"
 
 
 def modules():

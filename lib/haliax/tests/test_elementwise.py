@@ -15,7 +15,8 @@ INTEGER_UNARY = "bitwise_count bitwise_invert bitwise_not invert".split()
 BINARY = """add arctan2 copysign divide equal float_power floor_divide fmax fmin fmod greater greater_equal heaviside
 hypot less less_equal logaddexp logaddexp2 logical_and logical_or logical_xor maximum minimum mod multiply
 nextafter not_equal power remainder subtract true_divide""".split()
-INTEGER_BINARY = """bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor gcd lcm left_shift right_shift""".split()
+INTEGER_BINARY = """bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor gcd lcm
+left_shift right_shift""".split()
 
 DATA = np.linspace(0.1, 0.9, 6, dtype=np.float32).reshape(2, 3)
 INTS = np.arange(6, dtype=np.int32).reshape(2, 3)

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any
 
 import equinox as eqx
@@ -40,6 +41,9 @@ __all__ = [
     "to_jax_shape",
     "tree_checkpoint_name",
 ]
+
+
+_MULTIHOST = "haliax._adapters.multihost"  # loaded on demand: it pulls in far more than one process needs
 
 
 class Static(eqx.Module):
@@ -142,27 +146,21 @@ def broadcast_one_to_all(in_tree: Any, is_source: bool | None = None) -> Any:
     if jax.process_count() == 1:
         return in_tree
     from_here = jax.process_index() == 0 if is_source is None else is_source
-    import jax.experimental.multihost_utils as multihost  # noqa: PLC0415 - pulls in far more than one process needs
-
-    return multihost.broadcast_one_to_all(in_tree, is_source=from_here)
+    return import_module(_MULTIHOST).broadcast_one_to_all(in_tree, is_source=from_here)
 
 
 def assert_equal(in_tree: Any, fail_message: str = "") -> None:
     """Check that all processes hold equal arrays."""
     if jax.process_count() == 1:
         return
-    import jax.experimental.multihost_utils as multihost  # noqa: PLC0415 - pulls in far more than one process needs
-
-    multihost.assert_equal(in_tree, fail_message)
+    import_module(_MULTIHOST).assert_equal(in_tree, fail_message)
 
 
 def sync_global_devices(name: str) -> None:
     """Wait until every process is here."""
     if jax.process_count() == 1:
         return
-    import jax.experimental.multihost_utils as multihost  # noqa: PLC0415 - pulls in far more than one process needs
-
-    multihost.sync_global_devices(name)
+    import_module(_MULTIHOST).sync_global_devices(name)
 
 
 def is_on_mac_metal() -> bool:

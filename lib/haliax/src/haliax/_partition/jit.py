@@ -26,7 +26,11 @@ from haliax._array.sharding import (
 )
 from haliax.errors import ArrayTypeError
 
-_ARRAY_TYPES: frozenset[type] = frozenset({type(jax.numpy.zeros(())), np.ndarray})
+
+@functools.cache
+def _array_types() -> frozenset[type]:
+    """Return the concrete classes of arrays. Asking JAX starts its backend, so nobody asks at import."""
+    return frozenset({type(jax.numpy.zeros(())), np.ndarray})
 
 
 class _Box:
@@ -205,7 +209,7 @@ class NamedJit:
         if self._in is not None:
             tree = _place(tree, self._in)
         leaves, treedef = jax.tree_util.tree_flatten(tree)
-        if not self._donates and _ARRAY_TYPES.issuperset(map(type, leaves)):
+        if not self._donates and _array_types().issuperset(map(type, leaves)):
             return _Spec(treedef, (), None), leaves, ()
         donated_mask = self._donated(args, kwargs, len(leaves)) if self._donates else [False] * len(leaves)
         kept, donated, statics = [], [], []

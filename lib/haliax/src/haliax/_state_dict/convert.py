@@ -1,6 +1,7 @@
 """Whole modules to and from the layout of PyTorch, and state dicts to and from safetensors files."""
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import equinox as eqx
@@ -155,6 +156,4 @@ def load_state_dict(path: str) -> StateDict:
 
 
 def _safetensors() -> Any:
-    from haliax._adapters import safetensors_files  # noqa: PLC0415 - an optional dependency
-
-    return safetensors_files
+    return import_module("haliax._adapters.safetensors_files")  # an optional dependency, loaded on demand

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 import haliax.random as hrandom
 from haliax._array.named import NamedArray, intern_names, require_named, wrap
-from haliax._array.sharding import auto_sharded
+from haliax._array.sharding import auto_sharded, current_thread_local_mapping, pspec_for_names, resolve_mesh
 from haliax._axis.algebra import concat_axes
 from haliax._axis.types import Axis, AxisSpec, axis_size, names_of, sized_axes
 from haliax._ops.broadcast import aligned_to
@@ -29,6 +29,7 @@ from haliax.nn.mup import (
     OutputLinearMup,
     ReparamEnabled,
 )
+from haliax.nn.ragged_dot import ragged_dot
 
 
 class Linear(ModuleWithStateDictSerialization, ReparamEnabled):
@@ -184,7 +185,7 @@ class MoELinear(eqx.Module):
         Experts: Axis of the experts.
         In: Axis that is contracted.
         Out: Axis of the result.
-        use_gmm: Use the grouped-matmul kernel where the backend has one.
+        use_gmm: Use the megablox kernel (interpreted outside of TPU) instead of `lax.ragged_dot`.
     """
 
     weight: NamedArray
@@ -249,9 +250,25 @@ class MoELinear(eqx.Module):
         order = (self.Experts.name, self.In.name, self.Out.name)
         w = transpose_to(self.weight, order).array
         dtype = jnp.result_type(x, w)
-        out = jax.lax.ragged_dot(x.astype(dtype), w.astype(dtype), group_sizes.array.astype(jnp.int32))
+        x, w, sizes = x.astype(dtype), w.astype(dtype), group_sizes.array.astype(jnp.int32)
+        out = self._grouped_kernel(x, w, sizes) if self.use_gmm else jax.lax.ragged_dot(x, w, sizes)
         result = wrap(out, intern_names((rows, self.Out.name)))
         if self.bias is not None:
             result = result + self.bias
         final = tuple(self.Out.name if n == self.In.name else n for n in inputs.names)
         return auto_sharded(transpose_to(result, final))
+
+    def _grouped_kernel(self, x: Any, w: Any, sizes: Any) -> Any:
+        """Run the megablox kernel; on a mesh each device computes its part of ``Out`` (rows are replicated)."""
+        mapping, mesh = current_thread_local_mapping(), resolve_mesh()
+        if mesh is None or mesh.empty:
+            return ragged_dot(x, w, sizes, implementation="megablox")
+        of_in, of_out = pspec_for_names((self.In.name,), mapping)[0], pspec_for_names((self.Out.name,), mapping)[0]
+
+        def local(x: Any, w: Any, sizes: Any) -> Any:
+            out = ragged_dot(x, w, sizes, implementation="megablox")
+            return out if of_in is None else jax.lax.psum(out, of_in)
+
+        P = jax.sharding.PartitionSpec
+        specs = (P(None, of_in), P(None, of_in, of_out), P(None))
+        return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=P(None, of_out), check_vma=False)(x, w, sizes)

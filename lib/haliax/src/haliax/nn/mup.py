@@ -17,31 +17,38 @@ from haliax._axis.types import AxisSpec, axis_size
 
 
 @dataclasses.dataclass(frozen=True)
-class AbstractLinearReparam(abc.ABC):
-    """Scales of a linear layer.
+class AbstractLinearReparam:
+    """Scales of a linear layer, each a power of the size of ``In``.
 
     Attributes:
         In: Axes that are contracted.
         Out: Axes of the result.
+        init_power: Exponent of the standard deviation at initialisation.
+        active_power: Exponent of the factor on the weight in the forward pass.
+        lr_power: Exponent of the factor on the learning rate.
     """
 
     In: AxisSpec
     Out: AxisSpec
+    init_power: ClassVar[float]
+    active_power: ClassVar[float]
+    lr_power: ClassVar[float]
 
-    @staticmethod
-    @abc.abstractmethod
-    def init_scale(In: AxisSpec, Out: AxisSpec) -> float:
+    @classmethod
+    def init_scale(cls, In: AxisSpec, Out: AxisSpec) -> float:
         """Return the standard deviation at initialisation."""
+        del Out
+        return max(axis_size(In), 1) ** cls.init_power
 
     @property
-    @abc.abstractmethod
     def active_scale(self) -> float:
         """Factor on the weight in the forward pass."""
+        return max(axis_size(self.In), 1) ** self.active_power
 
     @property
-    @abc.abstractmethod
     def lr_scale(self) -> float:
         """Factor on the learning rate."""
+        return max(axis_size(self.In), 1) ** self.lr_power
 
 
 LinearReparam = AbstractLinearReparam
@@ -50,102 +57,55 @@ LinearReparam = AbstractLinearReparam
 class LinearStandardParam(AbstractLinearReparam):
     """Standard parametrisation: deviation 1/sqrt(size(In)), no other scale."""
 
-    @staticmethod
-    def init_scale(In: AxisSpec, Out: AxisSpec) -> float:
-        """Return 1/sqrt(size(In))."""
-        return 1 / max(axis_size(In), 1) ** 0.5
-
-    @property
-    def active_scale(self) -> float:
-        """1."""
-        return 1.0
-
-    @property
-    def lr_scale(self) -> float:
-        """1."""
-        return 1.0
+    init_power, active_power, lr_power = -0.5, 0.0, 0.0
 
 
 class InputLinearMup(AbstractLinearReparam):
     """muP of an input layer: deviation 1, no other scale."""
 
-    @staticmethod
-    def init_scale(In: AxisSpec, Out: AxisSpec) -> float:
-        """Return 1."""
-        return 1.0
-
-    @property
-    def active_scale(self) -> float:
-        """1."""
-        return 1.0
-
-    @property
-    def lr_scale(self) -> float:
-        """1."""
-        return 1.0
+    init_power, active_power, lr_power = 0.0, 0.0, 0.0
 
 
 class HiddenLinearMup(AbstractLinearReparam):
     """muP of a hidden layer: deviation 1/sqrt(size(In)), learning rate 1/size(In)."""
 
-    @staticmethod
-    def init_scale(In: AxisSpec, Out: AxisSpec) -> float:
-        """Return 1/sqrt(size(In))."""
-        return 1 / max(axis_size(In), 1) ** 0.5
-
-    @property
-    def active_scale(self) -> float:
-        """1."""
-        return 1.0
-
-    @property
-    def lr_scale(self) -> float:
-        """1/size(In)."""
-        return 1 / axis_size(self.In)
+    init_power, active_power, lr_power = -0.5, 0.0, -1.0
 
 
 class OutputLinearMup(AbstractLinearReparam):
     """muP of an output layer: deviation 1, forward 1/size(In)."""
 
-    @staticmethod
-    def init_scale(In: AxisSpec, Out: AxisSpec) -> float:
-        """Return 1."""
-        return 1.0
-
-    @property
-    def active_scale(self) -> float:
-        """1/size(In)."""
-        return 1 / axis_size(self.In)
-
-    @property
-    def lr_scale(self) -> float:
-        """1."""
-        return 1.0
+    init_power, active_power, lr_power = 0.0, -1.0, 0.0
 
 
 @dataclasses.dataclass(frozen=True)
-class AbstractEmbeddingReparam(abc.ABC):
-    """Scales of an embedding.
+class AbstractEmbeddingReparam:
+    """Scales of an embedding, each a power of the size of ``Embed``.
 
     Attributes:
         Embed: Axes of a vector.
         Vocab: Axis of the tokens.
+        init_power: Exponent of the standard deviation at initialisation.
+        unembed_power: Exponent of the factor on logits computed with the embedding.
     """
 
     Embed: AxisSpec
     Vocab: AxisSpec
+    init_power: ClassVar[float]
+    unembed_power: ClassVar[float]
     active_scale: ClassVar[float] = 1.0
     lr_scale: ClassVar[float] = 1.0
 
-    @staticmethod
-    @abc.abstractmethod
-    def init_scale(Embed: AxisSpec, Vocab: AxisSpec) -> float:
+    @classmethod
+    def init_scale(cls, Embed: AxisSpec, Vocab: AxisSpec) -> float:
         """Return the standard deviation at initialisation."""
+        del Vocab
+        return max(axis_size(Embed), 1) ** cls.init_power
 
     @property
-    @abc.abstractmethod
     def unembed_active_scale(self) -> float:
         """Factor on logits computed with the embedding."""
+        return max(axis_size(self.Embed), 1) ** self.unembed_power
 
 
 EmbeddingReparam = AbstractEmbeddingReparam
@@ -154,29 +114,13 @@ EmbeddingReparam = AbstractEmbeddingReparam
 class EmbeddingStandardParam(AbstractEmbeddingReparam):
     """Standard parametrisation: deviation 1/size(Embed)."""
 
-    @staticmethod
-    def init_scale(Embed: AxisSpec, Vocab: AxisSpec) -> float:
-        """Return 1/size(Embed)."""
-        return 1 / axis_size(Embed)
-
-    @property
-    def unembed_active_scale(self) -> float:
-        """1."""
-        return 1.0
+    init_power, unembed_power = -1.0, 0.0
 
 
 class EmbeddingMup(AbstractEmbeddingReparam):
     """muP: deviation 1, logits scaled by 1/size(Embed)."""
 
-    @staticmethod
-    def init_scale(Embed: AxisSpec, Vocab: AxisSpec) -> float:
-        """Return 1."""
-        return 1.0
-
-    @property
-    def unembed_active_scale(self) -> float:
-        """1/size(Embed)."""
-        return 1 / axis_size(self.Embed)
+    init_power, unembed_power = 0.0, -1.0
 
 
 class ReparamEnabled(eqx.Module):

