@@ -3,7 +3,8 @@
 Planning: a chain, a wide fan-in and a stack of full diamonds, lowered and ordered without touching a store.
 Serving: a finished chain where every step is asked for, so that every status is read.
 Overhead: the same chain of trivial steps in a fresh store and in redun (a fresh SQLite backend), interleaved; both must
-compute the same number. redun is installed into a throw-away environment; ``--no-rival`` leaves it out.
+compute the same number (fifty steps: redun nests expressions, and a chain of 200 meets Python's recursion limit).
+redun is installed into a throw-away environment; ``--no-rival`` leaves it out.
 
     python bench_planning.py [--smoke] [--no-rival]
 """
@@ -171,7 +172,7 @@ def main():
     version, overhead, theirs, theirs_again = None, [], [], []
     try:
         value, first, second = ours(os.path.join(root, "large"), int(1_000 * scale))
-        length = int(200 * scale) or 2
+        length = max(2, int(50 * scale))
         python = None
         if not (options.no_rival or options.smoke):
             python, version = rival_python(os.path.join(root, "venv"))

@@ -38,7 +38,7 @@ def diamonds(layers):
 @pytest.mark.parametrize(
     ("build", "size", "count"),
     [(chain, 1_000, 1_000), (fan_in, 10_000, 10_001), (diamonds, 25, 76)],
-    ids=lambda x: str(x),
+    ids=["chain", "fan-in", "diamonds"],
 )
 def test_large_graphs_are_planned_without_recursion_and_fast(build, size, count):
     handle = build(size)
