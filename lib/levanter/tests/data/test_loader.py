@@ -150,6 +150,13 @@ def test_the_first_request_is_one_batch_and_later_ones_grow():
     assert requests == [4, 8, 16, 32, 32, 32]
 
 
+def test_requests_stay_below_the_size_that_memory_can_be_reused_at():
+    rows = ListAsyncDataset([np.zeros(1024 * 1024, np.uint8) for _ in range(4)])
+    assert DataLoader(rows, 2)._steps_per_request() == 4
+    assert DataLoader(rows, 64)._steps_per_request() == 1
+    assert DataLoader(rows, 2, prefetch_size=3)._steps_per_request() == 3
+
+
 def loader_threads():
     return [thread for thread in threading.enumerate() if thread.name == "levanter-data-loader"]
 

@@ -102,6 +102,8 @@ class BatchSizeError(DataError, ValueError):
 class SourceError(DataError, ValueError):
     """Input files that are missing, of an unknown kind, or that name the same shard."""
 
+    failure_category = "data"
+
     def __init__(self, reason: str, paths: Sequence[str], expected: str) -> None:
         self.reason = reason
         self.paths = list(paths)
@@ -112,6 +114,8 @@ class SourceError(DataError, ValueError):
 
 class BadRecordError(DataError, ValueError):
     """One record that cannot be used."""
+
+    failure_category = "data"
 
     def __init__(self, path: str, line_number: int, reason: str, excerpt: str = "") -> None:
         self.path = path
