@@ -1,5 +1,6 @@
 """Every error: its message, its fields, and its way through a pickle."""
 
+import errno
 import pickle
 
 import pytest
@@ -45,6 +46,12 @@ def test_errors_survive_pickling(error: ZephyrError) -> None:
     assert type(back) is type(error)
     assert str(back) == str(error)
     assert vars(back) == vars(error)
+
+
+def test_storage_errors_say_whose_turn_it_is() -> None:
+    full, closed, other = (errors.OutputError("x", "y", code=c) for c in (errno.ENOSPC, errno.EACCES, None))
+    assert [e.failure_category for e in (full, closed, other)] == ["quota", "auth", "unknown"]
+    assert pickle.loads(pickle.dumps(full)).failure_category == "quota"
 
 
 def test_every_class_has_an_example_and_a_builtin_parent() -> None:

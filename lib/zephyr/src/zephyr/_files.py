@@ -118,7 +118,7 @@ def staged_path(path: str, execution: str, attempt: str) -> str:
 def output_error(path: str, error: OSError) -> OutputError:
     """Say what an operating system error means for an output."""
     reasons = {errno.ENOSPC: "the disk is full", errno.EFBIG: "the file size limit is reached", errno.EDQUOT: "quota"}
-    return OutputError(path, reasons.get(error.errno or 0) or error.strerror or str(error))
+    return OutputError(path, reasons.get(error.errno or 0) or error.strerror or str(error), code=error.errno)
 
 
 class StagedFile:

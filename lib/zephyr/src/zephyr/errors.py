@@ -20,11 +20,18 @@
     └── IllegalTransitionError (RuntimeError)  the coordinator was told something impossible (a bug)
 
 Each message says what failed with its values, what was expected, and what to do. Fields are attributes, and every
-error survives pickling, so what the caller catches is what the worker raised.
+error survives pickling, so what the caller catches is what the worker raised. ``failure_category``, where there is one,
+says whose turn it is (``data``, ``quota``, ``auth``) to programs that file failures.
 """
 
+import errno
 from collections.abc import Sequence
 from typing import Any
+
+_STORAGE_CATEGORIES = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "quota"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "auth"),
+}
 
 
 def _rebuild(cls: type["ZephyrError"], args: tuple[Any, ...], state: dict[str, Any]) -> "ZephyrError":
@@ -48,6 +55,8 @@ class DatasetError(ZephyrError, ValueError):
 
 class NoInputFilesError(DatasetError, FileNotFoundError):
     """A pattern of `Dataset.from_files` matched no file."""
+
+    failure_category = "data"
 
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
@@ -116,6 +125,8 @@ class RecordTypeError(ZephyrError, TypeError):
 class SchemaConflictError(ZephyrError, TypeError):
     """Two values or schemas cannot share one column type."""
 
+    failure_category = "data"
+
     def __init__(self, field: str, left: str, right: str, *, where: str = "") -> None:
         self.field = field
         self.left = left
@@ -131,6 +142,8 @@ class SchemaConflictError(ZephyrError, TypeError):
 class BadRecordError(ZephyrError, ValueError):
     """One line of an input file is not a record."""
 
+    failure_category = "data"
+
     def __init__(self, path: str, line_number: int, reason: str, excerpt: str) -> None:
         self.path = path
         self.line_number = line_number
@@ -144,6 +157,8 @@ class BadRecordError(ZephyrError, ValueError):
 
 class RecordTooLargeError(ZephyrError, ValueError):
     """One record is larger than the memory a task may use."""
+
+    failure_category = "data"
 
     def __init__(self, path: str, line_number: int, size_bytes: int, limit_bytes: int) -> None:
         self.path = path
@@ -159,6 +174,8 @@ class RecordTooLargeError(ZephyrError, ValueError):
 
 class CorruptInputError(ZephyrError, OSError):
     """An input file is truncated or not what its suffix says."""
+
+    failure_category = "data"
 
     def __init__(self, path: str, reason: str, offset_bytes: int | None = None) -> None:
         self.path = path
@@ -177,6 +194,8 @@ class CorruptInputError(ZephyrError, OSError):
 class MissingInputError(ZephyrError, FileNotFoundError):
     """An input file disappeared after planning."""
 
+    failure_category = "data"
+
     def __init__(self, path: str) -> None:
         self.path = path
         super().__init__(
@@ -191,13 +210,19 @@ class MissingInputError(ZephyrError, FileNotFoundError):
 class OutputError(ZephyrError, OSError):
     """An output could not be written; what was staged has been removed."""
 
-    def __init__(self, path: str, reason: str) -> None:
+    def __init__(self, path: str, reason: str, *, code: int | None = None) -> None:
         self.path = path
         self.reason = reason
+        self.code = code
         super().__init__(
             f"cannot write an output: path={path}, reason={reason}; expected a writable place with enough room. "
             "Nothing half-written was left. Free space or choose another path, then run again."
         )
+
+    @property
+    def failure_category(self) -> str:
+        """``quota`` when there is no room, ``auth`` when it is not allowed, else ``unknown``."""
+        return _STORAGE_CATEGORIES.get(self.code or 0, "unknown")
 
     def __str__(self) -> str:
         return str(self.args[0])

@@ -47,6 +47,8 @@ class TokenizerFileError(TokenizerError, ValueError):
 class InvalidTextError(TokenizerError, ValueError):
     """A document that cannot be encoded."""
 
+    failure_category = "data"
+
     def __init__(self, reason: str, excerpt: str) -> None:
         self.reason = reason
         self.excerpt = excerpt
@@ -70,6 +72,8 @@ class MissingSpecialTokenError(TokenizerError, ValueError):
 
 class VocabularySizeError(TokenizerError, ValueError):
     """The text does not contain enough different pairs for a vocabulary of the size asked for."""
+
+    failure_category = "data"
 
     def __init__(self, asked: int, reached: int, documents: int, characters: int) -> None:
         self.asked = asked
