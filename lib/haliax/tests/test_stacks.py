@@ -135,6 +135,14 @@ def test_scan_aware_tree_map_sees_single_layers():
     np.testing.assert_array_equal(out["a"].stacked.w.array, 2 * W.array)
 
 
+def test_scan_aware_tree_map_looks_into_array_stacks():
+    stack = hnn.ArrayStacked.init(4, Raw)(jnp.ones((4, 3)))
+    seen = []
+    out = scan_aware_tree_map(lambda leaf: seen.append(leaf.shape) or leaf * 2, stack)
+    assert seen == [(3,)]
+    np.testing.assert_array_equal(out.stacked.w, 2 * np.ones((4, 3)))
+
+
 class Raw(eqx.Module):
     w: jax.Array
 

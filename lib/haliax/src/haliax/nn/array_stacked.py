@@ -7,6 +7,7 @@ import equinox as eqx
 import jax
 
 from haliax._array.named import NamedArray
+from haliax._axis.types import Axis
 from haliax._ops.checkpoint import (
     ScanCheckpointPolicy,
     ScanCheckpointSpec,
@@ -15,6 +16,7 @@ from haliax._ops.checkpoint import (
     tree_checkpoint_name,
 )
 from haliax._ops.loops import is_arrayish, is_named
+from haliax._stacked import mark_stacked
 from haliax._state_dict.protocol import (
     ModuleWithStateDictSerialization,
     StateDict,
@@ -50,6 +52,11 @@ class ArrayStacked(ModuleWithStateDictSerialization):
     stacked: Any
     num_layers: int = eqx.field(static=True)
     gradient_checkpointing: ScanCheckpointPolicy = eqx.field(static=True)
+
+    @property
+    def layer_axis(self) -> Axis:
+        """The leading dimension of the stacked arrays, as an axis for `haliax.vmap`."""
+        return Axis("layers", self.num_layers)
 
     @classmethod
     def init(
@@ -171,6 +178,9 @@ class ArrayStacked(ModuleWithStateDictSerialization):
             self.stacked, stack_state_dict(state_dict, prefix, self.num_layers, strict=False), prefix
         )
         return replace_fields(self, {"stacked": stacked})
+
+
+mark_stacked(ArrayStacked, "layer_axis")
 
 
 def _call_block(block: Any, *args: Any, **kwargs: Any) -> Any:
