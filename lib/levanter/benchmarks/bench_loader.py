@@ -22,7 +22,6 @@ import time
 import haliax as hax
 import jax
 import numpy as np
-
 from levanter.data.loader import DataLoader
 from levanter.data.mixture import MixtureDataset
 from levanter.data.text.datasets import CausalLmDataset, TokenSeqDataset

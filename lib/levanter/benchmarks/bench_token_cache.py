@@ -21,11 +21,10 @@ import tempfile
 import time
 
 import numpy as np
-from tokenizers import Tokenizer
-
 from levanter.data._shard_build import TokenizeSettings
 from levanter.data.text.cache import build_cache_in_process
 from levanter.tokenizers import load_tokenizer, save_tokenizer, train_byte_bpe
+from tokenizers import Tokenizer
 
 
 def make_corpus(megabytes: float, seed: int = 0) -> list[str]:
