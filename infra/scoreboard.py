@@ -110,7 +110,13 @@ def _public_definitions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.Asyn
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     for node in tree.body:
         members = [node, *(node.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_") else [])]
-        yield from (m for m in members if isinstance(m, kinds) and not m.name.startswith("_"))
+        for member in members:
+            if isinstance(member, kinds) and not member.name.startswith("_") and not _is_overload(member):
+                yield member
+
+
+def _is_overload(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
+    return any(ast.unparse(decorator).rpartition(".")[2] == "overload" for decorator in node.decorator_list)
 
 
 def _note_definitions(facts: SourceFacts, tree: ast.Module, path: str) -> None:
