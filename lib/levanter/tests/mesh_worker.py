@@ -6,13 +6,15 @@ Usage: mesh_worker.py FOLDER AXES_JSON PARAM_MAPPING_JSON PER_DEVICE
 import json
 import sys
 
+import haliax as hax
 import jax
-from conftest import VOCAB, make_examples
+import numpy as np
 from haliax import Axis
 from levanter._checkpoint.policy import KeepEvery
 from levanter.callbacks.watch import WatchConfig
 from levanter.checkpoint import CheckpointerConfig, load_checkpoint
 from levanter.data.dataset import ListAsyncDataset
+from levanter.data.text.examples import LmExample
 from levanter.mesh import MeshConfig
 from levanter.models.llama import LlamaConfig
 from levanter.models.loss import next_token_loss
@@ -32,6 +34,9 @@ config = TrainerConfig(
     mesh=MeshConfig(axes=axes, param_mapping=mapping),
     checkpointer=CheckpointerConfig(base_path=f"{folder}/ckpt", keep=[KeepEvery(5)], save_interval=None),
 )
+VOCAB = 50
+rows = (np.arange(16)[None] * 3 + np.random.default_rng(0).integers(0, VOCAB, (96, 1))) % VOCAB
+examples = [LmExample.causal(hax.named(row.astype(np.int32), Axis("position", 16))) for row in rows]
 losses = []
 key = jax.random.PRNGKey(0)
 
@@ -44,7 +49,8 @@ with Trainer(config, AdamConfig(learning_rate=1e-2, warmup=0).build(5), loss_fn,
     trainer.add_metrics_hook(lambda step, metrics: losses.append(metrics["train/loss"]))
     state = trainer.initial_state(key, model_init=lambda: model.build(Axis("vocab", VOCAB), key=key))
     q = state.model.transformer.layers.stacked.self_attn.q_proj.weight.array
-    outcome = trainer.train(state, trainer.data_loader(ListAsyncDataset(make_examples(96))))
+    outcome = trainer.train(state, trainer.data_loader(ListAsyncDataset(examples)))
+assert outcome.checkpoint_path is not None
 whole = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), outcome.state.model)
 restored = load_checkpoint(whole, outcome.checkpoint_path, subpath="model")
 print(

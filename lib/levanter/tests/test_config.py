@@ -33,6 +33,7 @@ def published(tmp_path):
 def test_a_published_config_loads(published):
     config = cfg.load_config(TrainLmConfig, [published])
     assert isinstance(config.model, LlamaConfig) and config.model.hidden_dim == 32
+    assert config.trainer.checkpointer is not None
     assert config.trainer.checkpointer.save_interval == timedelta(minutes=5)
     assert config.trainer.policy.compute == "bfloat16"
     assert isinstance(config.trainer.tracker, NoopConfig)
