@@ -17,12 +17,7 @@ from haliax._ops.broadcast import (
 )
 from haliax._ops.dot import dot
 from haliax._ops.elementwise import add
-from haliax._ops.indexing import (
-    index,
-    slice_,
-    take,
-    updated_slice,
-)
+from haliax._ops.indexing import index
 from haliax._ops.rearrange import rearrange
 from haliax._ops.reductions import sum  # noqa: A004
 from haliax._ops.select import where
@@ -37,6 +32,7 @@ from haliax._ops.shape import (
     unbind,
     unflatten_axis,
 )
+from haliax._ops.slicing import slice_, take, updated_slice
 
 __all__ = [
     "Axis",

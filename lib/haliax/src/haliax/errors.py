@@ -107,7 +107,7 @@ class AxisNotFoundError(AxisError):
         available: The axes that exist (any axes argument).
     """
 
-    def __init__(self, operation: str, missing: Sequence[str], available: Any):
+    def __init__(self, operation: str, missing: Sequence[str], available: Any) -> None:
         self.operation = operation
         self.missing = tuple(missing)
         self.available = available
@@ -125,7 +125,7 @@ class AxisSizeMismatchError(AxisError, RuntimeError):
         operands: Pairs of label and axes, in the order shown.
     """
 
-    def __init__(self, operation: str, operands: Sequence[tuple[str, Any]], remedy: str = ""):
+    def __init__(self, operation: str, operands: Sequence[tuple[str, Any]], remedy: str = "") -> None:
         self.operation = operation
         self.operands = tuple(operands)
         remedy = remedy or "Rename one of the axes, or slice or pad it to the other's size."
@@ -141,7 +141,7 @@ class AxisCollisionError(AxisError):
         axes: The axes in question.
     """
 
-    def __init__(self, operation: str, names: Sequence[str], axes: Any):
+    def __init__(self, operation: str, names: Sequence[str], axes: Any) -> None:
         self.operation = operation
         self.names = tuple(names)
         self.axes = axes
@@ -160,7 +160,7 @@ class BroadcastError(AxisError):
         operands: Pairs of label and axes, in the order shown.
     """
 
-    def __init__(self, operation: str, operands: Sequence[tuple[str, Any]]):
+    def __init__(self, operation: str, operands: Sequence[tuple[str, Any]]) -> None:
         self.operation = operation
         self.operands = tuple(operands)
         remedy = ""
@@ -195,7 +195,7 @@ class ExpressionError(HaliaxError, ValueError):
         span: Character range of the culprit, or None.
     """
 
-    def __init__(self, reason: str, expression: str, span: tuple[int, int] | None = None):
+    def __init__(self, reason: str, expression: str, span: tuple[int, int] | None = None) -> None:
         self.expression = expression
         self.reason = reason
         self.span = span
@@ -226,7 +226,7 @@ class StateDictKeyError(StateDictError, KeyError):
         available: Keys that exist.
     """
 
-    def __init__(self, key: str, available: Iterable[str]):
+    def __init__(self, key: str, available: Iterable[str]) -> None:
         self.key = key
         self.available = tuple(available)
         self._text = (
@@ -247,7 +247,7 @@ class ModuleProblems(HaliaxError, ValueError):
         static_arrays: Paths of static fields that hold arrays.
     """
 
-    def __init__(self, reused_arrays: Sequence[tuple[str, Sequence[str]]], static_arrays: Sequence[str]):
+    def __init__(self, reused_arrays: Sequence[tuple[str, Sequence[str]]], static_arrays: Sequence[str]) -> None:
         self.reused_arrays = tuple(reused_arrays)
         self.static_arrays = tuple(static_arrays)
         lines = ["module check failed:"]

@@ -25,7 +25,7 @@ from haliax.errors import ArrayTypeError, AxisSizeMismatchError, AxisSpecError, 
 class _DTypeFactory:
     """``f32["a b"]`` or ``f32[NamedArray, "a b"]``; with another base (a raw array type) jaxtyping's annotation."""
 
-    def __init__(self, name: str, dtype: Any, raw: Any):
+    def __init__(self, name: str, dtype: Any, raw: Any) -> None:
         self.name, self.dtype, self.raw = name, dtype, raw
 
     def __getitem__(self, item: Any) -> Any:
@@ -63,13 +63,14 @@ Named = _DTypeFactory("Named", None, jaxtyping.Shaped)
 class _Bindings:
     """What the variables and sizes of one call stand for."""
 
-    def __init__(self, function: str):
+    def __init__(self, function: str) -> None:
         self.function = function
         self.names: dict[str, str] = {}
         self.sizes: dict[str, tuple[int, str]] = {}
         self.seen: list[tuple[str, Any]] = []
 
     def check(self, label: str, value: Any, spec: NamedArrayAxes) -> None:
+        """Verify one argument, and remember what its names and sizes say about the others."""
         if not isinstance(value, NamedArray):
             raise ArrayTypeError(f"{self.function}: {label} has type {type(value).__name__}; expected NamedArray.")
         if spec.dtype is not None and not dtype_matches(spec.dtype, value.dtype):
@@ -83,6 +84,7 @@ class _Bindings:
                 raise AxisSizeMismatchError(self.function, self.seen, "Make the sizes agree, or rename one axis.")
 
     def match_names(self, label: str, value: NamedArray, spec: NamedArrayAxes) -> None:
+        """Match names against the annotation; a variable binds at its first occurrence."""
         names = list(value.names)
         if not spec.ordered:
             wanted = {self.names.get(n, n) for n in spec.before}
@@ -100,6 +102,7 @@ class _Bindings:
                 self.require(wanted_name == name, label, value, spec)
 
     def require(self, fits: bool, label: str, value: NamedArray, spec: NamedArrayAxes) -> None:
+        """Raise AxisSpecError with both sides unless the argument fits."""
         if fits:
             return
         parts = [*spec.before, *(["..."] if spec.subset else []), *spec.after]

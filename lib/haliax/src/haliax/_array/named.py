@@ -86,7 +86,7 @@ class NamedArray:
     __array_priority__ = 1000
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, array: Any, axes: Any):
+    def __init__(self, array: Any, axes: Any) -> None:
         found = tuple(_spaced(pairs(axes)))
         names = tuple(n for n, _ in found)
         reject_duplicates("NamedArray", names, axes)

@@ -27,7 +27,7 @@ class FrozenMapping(Mapping[str, Any]):
 
     __slots__ = ("_data", "_hash")
 
-    def __init__(self, data: Mapping[str, Any]):
+    def __init__(self, data: Mapping[str, Any]) -> None:
         self._data = {k: v if isinstance(v, str) or v is None else tuple(v) for k, v in data.items()}
         self._hash = hash(frozenset(self._data.items()))
 

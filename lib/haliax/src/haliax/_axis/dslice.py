@@ -25,7 +25,7 @@ class dslice(eqx.Module):
     start: Any
     size: int = eqx.field(static=True)
 
-    def __init__(self, start: Any, length: int | Axis):
+    def __init__(self, start: Any, length: int | Axis) -> None:
         self.start = getattr(start, "array", start)
         self.size = length.size if isinstance(length, Axis) else length
         if isinstance(self.size, int) and self.size < 0:

@@ -31,7 +31,7 @@ class EinsumPlan(NamedTuple):
 
 
 class _Binder:
-    def __init__(self, text: str, operands: tuple[tuple[Names, tuple[int, ...]], ...], aliases: dict[str, Any]):
+    def __init__(self, text: str, operands: tuple[tuple[Names, tuple[int, ...]], ...], aliases: dict[str, Any]) -> None:
         self.text, self.operands, self.aliases = text, operands, aliases
         self.used_aliases: set[str] = set()
 

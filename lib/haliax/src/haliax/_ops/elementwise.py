@@ -161,7 +161,7 @@ def _no_matmul(self: NamedArray, other: Any) -> Any:
 
 
 class _MatmulError(ArrayTypeError, ValueError):
-    def __init__(self, array: NamedArray):
+    def __init__(self, array: NamedArray) -> None:
         super().__init__(
             f"matmul: @ does not say which axes of {format_axes(array.names)} to contract. Use hax.dot(a, b, axis=...)."
         )

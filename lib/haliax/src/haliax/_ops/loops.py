@@ -109,7 +109,9 @@ def _axis_of(axis: AxisSelector, found: list[tuple[str, Any]], operation: str) -
 class _Inputs:
     """Arguments of a loop, split into what is mapped and what is closed over."""
 
-    def __init__(self, fn: Any, axis: AxisSelector, args: Any, kwargs: Any, predicate: Any, operation: str, skip: int):
+    def __init__(
+        self, fn: Any, axis: AxisSelector, args: Any, kwargs: Any, predicate: Any, operation: str, skip: int
+    ) -> None:
         flat, self.treedef = jax.tree_util.tree_flatten_with_path((args, kwargs), is_leaf=is_named)
         name = names_of(axis)[0]
         arguments = _argument_names(fn, len(args), skip)

@@ -115,7 +115,7 @@ def _quoted(text: str, start: int) -> tuple[str, int]:
 
 
 class _Parser:
-    def __init__(self, text: str):
+    def __init__(self, text: str) -> None:
         self.text = text
         self.tokens = _tokens(text)
         self.pos = 0

@@ -39,7 +39,7 @@ class _Part(NamedTuple):
 
 
 class _Compiler:
-    def __init__(self, text: str, names: tuple[str, ...], shape: tuple[int, ...], bindings: dict[str, Binding]):
+    def __init__(self, text: str, names: tuple[str, ...], shape: tuple[int, ...], bindings: dict[str, Binding]) -> None:
         self.text, self.names, self.shape, self.bindings = text, names, shape, bindings
         self.lhs, self.rhs = parse_rearrangement(text)
 

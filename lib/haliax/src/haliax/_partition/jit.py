@@ -38,7 +38,7 @@ class _Box:
 
     __slots__ = ("value",)
 
-    def __init__(self, value: Any):
+    def __init__(self, value: Any) -> None:
         self.value = value
 
 
@@ -47,7 +47,7 @@ class _Identity:
 
     __slots__ = ("value",)
 
-    def __init__(self, value: Any):
+    def __init__(self, value: Any) -> None:
         self.value = value
 
     def __hash__(self) -> int:
@@ -72,7 +72,7 @@ class _Spec:
 
     __slots__ = ("_hash", "donated", "statics", "treedef")
 
-    def __init__(self, treedef: Any, statics: tuple[Any, ...], donated: tuple[bool, ...] | None):
+    def __init__(self, treedef: Any, statics: tuple[Any, ...], donated: tuple[bool, ...] | None) -> None:
         self.treedef, self.statics, self.donated = treedef, statics, donated
         self._hash = hash((treedef, _hash_statics(statics), donated))
 
@@ -106,7 +106,7 @@ class _Marker:
 class _StaticLeaf:
     __slots__ = ("value",)
 
-    def __init__(self, value: Any):
+    def __init__(self, value: Any) -> None:
         self.value = value
 
     def __hash__(self) -> int:
@@ -173,7 +173,9 @@ def _place(tree: Any, mapping: ResourceMapping | None) -> Any:
 class NamedJit:
     """A compiled function; made by `named_jit`."""
 
-    def __init__(self, fn: Callable[..., Any], axis: Any, ins: Any, outs: Any, donate: Any, options: dict[str, Any]):
+    def __init__(
+        self, fn: Callable[..., Any], axis: Any, ins: Any, outs: Any, donate: Any, options: dict[str, Any]
+    ) -> None:
         functools.update_wrapper(self, fn)
         self.__wrapped__ = fn
         self._axis = None if axis is None else FrozenMapping(axis)

@@ -19,7 +19,7 @@ def index_where(pred: Callable[[Any], bool], xs: Iterable[Any], start: int = 0) 
 class IdentityMap:
     """A mapping keyed by object identity."""
 
-    def __init__(self, items: Iterable[tuple[Any, Any]] = ()):
+    def __init__(self, items: Iterable[tuple[Any, Any]] = ()) -> None:
         self._data: dict[int, tuple[Any, Any]] = {}
         for key, value in items:
             self[key] = value

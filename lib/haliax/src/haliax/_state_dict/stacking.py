@@ -13,7 +13,7 @@ from haliax.errors import StateDictError
 class Incomplete:
     """Stands for a stacked array whose layers do not fit together; an error only if the module needs it."""
 
-    def __init__(self, error: StateDictError):
+    def __init__(self, error: StateDictError) -> None:
         self.error = error
 
 

@@ -11,7 +11,7 @@ from haliax._array.named import NamedArray, require_named
 from haliax._axis.algebra import concat_axes
 from haliax._axis.types import Axis, AxisSpec, sized_axes
 from haliax._ops.dot import dot
-from haliax._ops.indexing import take
+from haliax._ops.slicing import take
 from haliax._state_dict.protocol import ModuleWithStateDictSerialization
 from haliax.jax_utils import named_call
 from haliax.nn.mup import AbstractEmbeddingReparam, EmbeddingStandardParam, ReparamEnabled
