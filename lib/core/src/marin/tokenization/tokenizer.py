@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from glob import glob
 
 import pyarrow.parquet as pq
-from levanter.tokenizers import train_byte_bpe
+from levanter.tokenizers import save_tokenizer, train_byte_bpe
 
 from marin.datakit.errors import SourceNotFoundError
 from marin.tokenization.recipe import END_OF_TEXT, TokenizerConfig, TrainedTokenizer
@@ -44,5 +44,5 @@ def train_tokenizer(config: TokenizerConfig) -> TrainedTokenizer:
     """
     texts = iterate_texts(f"{config.documents_path}/outputs/train/part-*.parquet")
     tokenizer = train_byte_bpe(texts, vocab_size=config.vocab_size, special_tokens=[END_OF_TEXT])
-    tokenizer.save(f"{config.output_path}/tokenizer.json")
+    save_tokenizer(tokenizer, config.output_path, eos_token=END_OF_TEXT)
     return TrainedTokenizer(vocab_size=tokenizer.get_vocab_size())
