@@ -249,6 +249,7 @@ def test_an_interrupted_run_records_the_attempt_and_exits_with_130(tmp_path, pre
     process = subprocess.Popen(
         [sys.executable, "-m", "marin.cli", "run", str(path)],
         env={**os.environ, "MARKER": str(marker)},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         stderr=subprocess.PIPE,
         text=True,
     )

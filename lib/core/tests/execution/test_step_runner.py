@@ -1,4 +1,5 @@
 import contextvars
+import errno
 import itertools
 import json
 import logging
@@ -28,9 +29,14 @@ from marin.execution import (
     run,
     step_attempt,
 )
+from marin.execution.boundaries import Boundary
+from marin.execution.layout import StepLayout
 from marin.execution.lazy import lower_all
 from marin.execution.records import read_record
+from marin.execution.reporter import QuietReporter
+from marin.execution.settings import RunnerSettings
 from marin.ledger import Ledger
+from rigging.filesystem.lease import Lease
 
 
 class Number(Artifact):
@@ -535,8 +541,13 @@ def test_an_interrupt_is_recorded_and_the_next_run_goes_on(lab):
         step_attempt().cancel.wait(10)
         raise RuntimeError("stopped")
 
-    with pytest.raises(KeyboardInterrupt):
-        lab.run(lab.step("a", body=wait_for_interrupt, version="2026.12.01"))
+    # Workers of pytest-xdist ignore the signal.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            lab.run(lab.step("a", body=wait_for_interrupt, version="2026.12.01"))
+    finally:
+        signal.signal(signal.SIGINT, before)
     attempt = Ledger(lab.prefix).attempts("a")[0]
     assert (attempt.status, attempt.category) == ("interrupted", "interrupted")
     assert Ledger(lab.prefix).find("a").status.interrupted
@@ -570,3 +581,41 @@ def count_opens(monkeypatch):
 def test_lowered_graphs_can_be_run_twice_from_the_same_handles(lab):
     b = lab.step("b", lab.step("a"))
     assert len(lower_all([b])) == 2 and lab.run(b).ok and lab.run(b).ok
+
+
+def test_a_step_that_another_driver_works_on_is_waited_for_and_the_user_told_for_whom(lab):
+    step = lab.step("a", version="2026.12.01")
+    layout = StepLayout(step.path(lab.prefix))
+    os.makedirs(layout.control)
+    other = Lease(layout.lease)
+    assert other.try_acquire() == 1
+    told = []
+
+    class Reporter(QuietReporter):
+        def step_waiting(self, step, holder):
+            told.append((step, holder))
+            other.release()
+
+    assert lab.run(step, reporter=Reporter()).outcome("a").outcome == "executed"
+    assert len(told) == 1 and told[0][0] == step.label and str(os.getpid()) in told[0][1]
+
+
+@pytest.mark.parametrize("boundary", [Boundary.ATTEMPT_CLOSED, Boundary.SCRATCH_REMOVED, Boundary.EVENT_WRITTEN])
+def test_a_commit_stays_a_commit_when_its_last_words_cannot_be_written(lab, boundary):
+    def full(at, step):
+        if at is boundary:
+            raise OSError(errno.ENOSPC, "no space left")
+
+    step = lab.step("a")
+    assert lab.run(step, settings=RunnerSettings(hook=full)).outcome("a").outcome == "executed"
+    assert lab.run(step).outcome("a").outcome == "cached"
+    assert [attempt.status for attempt in Ledger(lab.prefix).attempts("a")] == ["success"]
+
+
+def test_a_lost_end_of_a_success_is_written_by_the_next_run_that_serves_it(lab):
+    step = lab.step("a")
+    attempt = lab.run(step).outcome("a").attempt
+    layout = Ledger(lab.prefix).find("a").layout
+    os.unlink(os.path.join(layout.attempts, f"{attempt}.json"))
+    lab.run(step)
+    assert os.path.exists(os.path.join(layout.attempts, f"{attempt}.json"))

@@ -95,11 +95,8 @@ def create_text(path: str, text: str, *, durable: bool = True) -> bool:
     """
     folder = os.path.dirname(path)
     os.makedirs(folder, exist_ok=True)
-    try:
-        descriptor = os.open(folder, os.O_TMPFILE | os.O_WRONLY, 0o644)
-    except OSError as error:
-        if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL):
-            raise
+    descriptor = _open_nameless(folder)
+    if descriptor is None:
         return _create_named(path, text, durable=durable)
     directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -118,6 +115,19 @@ def create_text(path: str, text: str, *, durable: bool = True) -> bool:
     finally:
         os.close(directory)
     return True
+
+
+def _open_nameless(folder: str) -> int | None:
+    """A file in a folder that has no name yet, or None where the system has no such files."""
+    flag = getattr(os, "O_TMPFILE", None)
+    if flag is None or not os.path.isdir("/proc/self/fd"):
+        return None
+    try:
+        return os.open(folder, flag | os.O_WRONLY, 0o644)
+    except OSError as error:
+        if error.errno in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
+            return None
+        raise
 
 
 def _create_named(path: str, text: str, *, durable: bool) -> bool:
@@ -232,11 +242,8 @@ def check_store(prefix: str) -> None:
 
 def _probe(folder: str, size: int) -> None:
     """Write that many bytes, durably, and leave nothing."""
-    try:
-        descriptor = os.open(folder, os.O_TMPFILE | os.O_WRONLY, 0o644)
-    except OSError as error:
-        if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
-            raise
+    descriptor = _open_nameless(folder)
+    if descriptor is None:
         os.unlink(_write_temporary(os.path.join(folder, ".probe"), " " * size))
         return
     with os.fdopen(descriptor, "wb") as file:

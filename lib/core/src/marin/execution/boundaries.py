@@ -20,9 +20,9 @@ class Boundary(StrEnum):
     RECORD_WRITTEN = "record_written"
     OUTPUT_RENAMED = "output_renamed"
     STATUS_SUCCESS = "status_success"
+    SCRATCH_REMOVED = "scratch_removed"
     ATTEMPT_CLOSED = "attempt_closed"
     EVENT_WRITTEN = "event_written"
-    SCRATCH_REMOVED = "scratch_removed"
     STATUS_FAILED = "status_failed"
     LEASE_RELEASED = "lease_released"
 

@@ -171,7 +171,7 @@ def read_manifest(path: str) -> list[ManifestEntry] | None:
     if text is None:
         return None
     entries = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.removesuffix("\n").split("\n") if text else [], 1):
         try:
             data = json.loads(line)
             entry = ManifestEntry(

@@ -118,7 +118,7 @@ class StepExecution:
         return outcome
 
     def _run_owned(self, epoch: int, check: Callable[[], None]) -> StepOutcome:
-        transaction = StepTransaction(self.layout, self.spec.label, epoch, check, self.settings.hook)
+        transaction = self._transaction(epoch, check)
         status = read_status(self.layout)
         # A newer record is refused before anything of it is replaced.
         read_record(self.layout.output_path)
@@ -355,9 +355,19 @@ class StepExecution:
             self.lease.release()
 
     def heal(self, record: ArtifactRecord) -> None:
-        """Write the last words of a commit whose driver died right after ``SUCCESS``."""
-        if close_success(self.layout, record, self.now()) is not None:
-            self.journal.finished(record, recovered=True)
+        """Do what a driver that died right after ``SUCCESS`` left to do. Nothing, while another driver is at work."""
+        epoch = self.lease.try_acquire()
+        if epoch is None:
+            return
+        try:
+            self._transaction(epoch, self.lease.refresh).clean_up()
+            if close_success(self.layout, record, self.now()) is not None:
+                self.journal.finished(record, recovered=True)
+        finally:
+            self.lease.release()
+
+    def _transaction(self, epoch: int, check: Callable[[], None]) -> StepTransaction:
+        return StepTransaction(self.layout, self.spec.label, epoch, check, self.settings.hook)
 
     def outcome(self, outcome: Outcome, **values: Any) -> StepOutcome:
         """The outcome of this step."""

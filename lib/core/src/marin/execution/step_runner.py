@@ -27,7 +27,7 @@ from marin.execution.failures import classify
 from marin.execution.graph import plan_graph
 from marin.execution.layout import StepLayout
 from marin.execution.outcomes import Outcome, RunSummary, StepOutcome
-from marin.execution.records import read_record
+from marin.execution.records import ArtifactRecord, read_record
 from marin.execution.reporter import QuietReporter, RunReporter
 from marin.execution.run_plan import PlanNode, RunOptions, RunPlan, default_concurrency
 from marin.execution.settings import RunnerSettings, Waiting
@@ -137,9 +137,16 @@ class StepRunner:
         if status is not None and status.attempt:
             layout = StepLayout(self._graph.paths[spec])
             if not is_closed(layout, status.attempt) and (record := read_record(layout.output_path)) is not None:
-                self._execution(spec, node).heal(record)
+                self._heal(spec, node, record)
         digest = status.content_digest if status is not None else None
         self._settle(spec, self._plain(spec, Outcome.CACHED, node.decision.reasons, content_digest=digest))
+
+    def _heal(self, spec: StepSpec, node: PlanNode, record: ArtifactRecord) -> None:
+        """Finish what a dead driver left; a store that may only be read is served as it is."""
+        try:
+            self._execution(spec, node).heal(record)
+        except OSError as error:
+            self._reporter.notice(spec.label, f"could not finish an earlier driver's last writes: {error}")
 
     def _refuse(self, spec: StepSpec, node: PlanNode) -> None:
         known = node.decision.action is Action.KNOWN_FAILURE

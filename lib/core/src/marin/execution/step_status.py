@@ -65,7 +65,7 @@ def parse_status(path: str, text: str) -> StatusRecord:
         CorruptRecordError: None of these.
         RecordFormatError: Written by a newer version.
     """
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in text.split("\n") if line.strip()]
     if not lines:
         raise CorruptRecordError(path, "it is empty")
     if lines[0] in Status.__members__:

@@ -207,13 +207,16 @@ class StepTransaction:
         write_status(self.layout, status)
 
     def finish(self, attempt: AttemptRecord) -> None:
-        """Close a successful attempt and remove the scratch folder."""
+        """Remove the scratch folder and close a successful attempt; the closing tells that nothing is left to do."""
+        self.clean_up()
+        self.passed(Boundary.SCRATCH_REMOVED)
         close_attempt(self.layout, attempt)
         self.passed(Boundary.ATTEMPT_CLOSED)
-        scratch = os.path.join(self.layout.control, "scratch")
-        if os.path.isdir(scratch):
-            take_away(scratch, self.layout.control)
-        self.passed(Boundary.SCRATCH_REMOVED)
+
+    def clean_up(self) -> None:
+        """Remove what only a running attempt needs: the scratch folder and the trash."""
+        take_away(os.path.join(self.layout.control, "scratch"), self.layout.control)
+        empty_trash(self.layout.control)
 
     def salvage(self, attempt: str, patterns: Sequence[str]) -> tuple[list[dict[str, Any]], str | None]:
         """Keep the evidence of a failed attempt and remove the rest of its staging folder.

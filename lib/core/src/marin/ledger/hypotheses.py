@@ -184,7 +184,7 @@ def claims(ledger: Ledger) -> list[Claim]:
             continue
         claim = found.get(event.step, Claim(event.step, None))
         if event.kind == "hypothesis" and claim.hypothesis is None and not claim.verdicts:
-            values = {**event.data, "direction": Direction(event.data["direction"])}
+            values: dict[str, Any] = {**event.data, "direction": Direction(event.data["direction"])}
             claim = dataclasses.replace(claim, hypothesis=Hypothesis(**values))
         elif event.kind == "verdict":
             claim = dataclasses.replace(claim, verdicts=(*claim.verdicts, _verdict(event)))
