@@ -71,7 +71,7 @@ def read(tmp_path, name="run/metrics.jsonl"):
 @pytest.mark.timeout(300)
 def test_a_run_learns_and_leaves_every_promised_metric(tmp_path, tiny_config, dataset):
     seen = []
-    config = trainer_config(tmp_path, watch=WatchConfig(interval=4), num_train_steps=12)
+    config = trainer_config(tmp_path, watch=WatchConfig(interval=4), log_jaxprs=True, log_xla_hlo=True)
     outcome = run(config, tiny_config, dataset, hooks=[(lambda info, force=False: seen.append(info.next_step), 5)])
     rows = read(tmp_path)
     train = {row["step"]: row for row in rows if "train/loss" in row}
@@ -85,6 +85,7 @@ def test_a_run_learns_and_leaves_every_promised_metric(tmp_path, tiny_config, da
     assert train[3]["params/norm/total"] == pytest.approx(total, rel=1e-4)
     assert [row["step"] for row in rows if "eval/held_out/loss" in row] == [5, 11]
     assert seen == [5, 10, 12]
+    assert {p.name for p in (tmp_path / "run/artifacts").iterdir()} == {"train_step.jaxpr.txt.gz", "train_step.hlo.txt"}
     timing = {k for row in read(tmp_path, "run/logs/timing.jsonl") for k in row}
     names = "examples_per_second tokens_per_second duration total_tokens total_gflops gflops_per_second mfu"
     assert {f"throughput/{n}" for n in [*names.split(), "hook_time", "loading_time"]} <= timing

@@ -31,8 +31,8 @@ def partition_spec(
 
     Example:
         >>> mesh = jax.make_mesh((1,), ("data",))
-        >>> partition_spec(["embed", None], [8, 4], {"embed": "data"}, mesh)
-        PartitionSpec('data', None)
+        >>> tuple(partition_spec(["embed", None], [8, 4], {"embed": "data"}, mesh))
+        ('data', None)
     """
     used: set[str] = set()
     parts: list[Any] = []

@@ -52,8 +52,8 @@ class StepSpec:
     param_mapping: AxisMapping = field(default_factory=dict)
 
 
-def build_train_step(spec: StepSpec) -> Callable[[TrainerState, Any], tuple[TrainerState, dict[str, Any]]]:
-    """Compile ``(state, batch) -> (state, outputs)``; the state's buffers are donated.
+def build_train_step(spec: StepSpec) -> Any:
+    """Compile ``(state, batch) -> (state, outputs)``, a jitted function; the state's buffers are donated.
 
     Outputs are float32 scalars by metric name; watched values sit under the key ``watch``.
     """

@@ -16,8 +16,10 @@ repeats nor misses a line.
 """
 
 import contextlib
+import gzip
 import logging
 import math
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -313,6 +315,8 @@ class Trainer:
             batch = next(batches)
             loading = time.perf_counter() - fetched
             self._watchdog.step_started()
+            if step == start:
+                self._keep_program(state, batch)
             state, outputs = self.train_step(state, batch)
             if step == start:
                 jax.block_until_ready(outputs[LOSS])
@@ -327,6 +331,20 @@ class Trainer:
         if pending is not None:
             self._report(pending, line)
         return state
+
+    def _keep_program(self, state: TrainerState, batch: Any) -> None:
+        """Store the step's jaxpr and HLO with the run, where asked; each traces or lowers the step once more."""
+        folder = f"{self.config.log_dir}/{self.config.run_id}/program"
+        if self.config.log_jaxprs:
+            os.makedirs(folder, exist_ok=True)
+            with gzip.open(f"{folder}/train_step.jaxpr.txt.gz", "wt") as stream:
+                stream.write(str(self.train_step.trace(state, batch).jaxpr))
+            self.tracker.log_artifact(f"{folder}/train_step.jaxpr.txt.gz", type="jaxpr")
+        if self.config.log_xla_hlo:
+            os.makedirs(folder, exist_ok=True)
+            with open(f"{folder}/train_step.hlo.txt", "w", encoding="utf-8") as stream:
+                stream.write(self.train_step.lower(state, batch).as_text())
+            self.tracker.log_artifact(f"{folder}/train_step.hlo.txt", type="hlo")
 
     def _must_wait(self, next_step: int) -> bool:
         saves = self.checkpointer is not None and self.checkpointer.decide(next_step) is not None

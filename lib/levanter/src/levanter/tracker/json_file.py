@@ -31,12 +31,12 @@ class JsonFileTracker(Tracker):
     """Append metrics to ``metrics.jsonl`` in a local folder.
 
     Example:
-        >>> import tempfile
+        >>> import pathlib, tempfile
         >>> folder = tempfile.mkdtemp()
         >>> tracker = JsonFileTracker(folder)
         >>> tracker.log({"train/loss": 2.5}, step=0)
         >>> tracker.finish()
-        >>> open(os.path.join(folder, "metrics.jsonl")).read()
+        >>> pathlib.Path(folder, "metrics.jsonl").read_text()
         '{"step": 0, "train/loss": 2.5}\\n'
     """
 
