@@ -85,7 +85,7 @@ def build(options: SimpleNamespace) -> list[ArtifactStep]:
     good = train_lm(f"{NAME}/model", tokens, bpe, recipe)
     diverging = train_lm(f"{NAME}/model-hot", tokens, bpe, hot)
     export = exported(f"{NAME}/export", good, bpe, recipe.model)
-    measured = bits_per_byte(f"{NAME}/bits-per-byte", export, corpus, seq_len=recipe.model.seq_len, max_bytes=400_000)
+    measured = bits_per_byte(f"{NAME}/bits-per-byte", export, corpus, seq_len=recipe.model.seq_len, max_bytes=250_000)
     written = samples(f"{NAME}/samples", export, PROMPTS, max_new_tokens=min(96, recipe.model.seq_len // 2))
     return [measured, written, diverging]
 

@@ -110,7 +110,7 @@ def test_a_changed_literal_reruns_what_depends_on_it_and_says_why(clean, tmp_pat
     steps = outcomes(store, "--learning-rate", "0.001")
     executed = {name for name, step in steps.items() if step["outcome"] == "executed"}
     assert executed == {f"tutorial/{name}" for name in ("model", "export", "bits-per-byte", "samples")}
-    assert "learning_rate: 0.004 -> 0.001" in steps["tutorial/model"]["reasons"][0]["message"]
+    assert "learning_rate: 0.005 -> 0.001" in steps["tutorial/model"]["reasons"][0]["message"]
 
 
 def test_two_clean_runs_give_equal_artifacts_and_byte_equal_token_caches(clean, tmp_path):

@@ -86,6 +86,7 @@ def train_lm_config(config: TrainLmConfig) -> train_lm.TrainLmConfig:
             tokenizer=config.tokenizer_path,
             components={"corpus": DatasetComponent(cache_dir=config.cache_path)},
             auto_build_caches=False,
+            shuffle=True,
         ),
         trainer=trainer_config(recipe, run_path=config.scratch_path),
         model=llama_config(recipe.model),

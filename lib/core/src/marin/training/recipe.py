@@ -57,7 +57,7 @@ class AdamWRecipe:
         schedule: Shape of the decay, ``cosine`` or ``linear``.
     """
 
-    learning_rate: float = 4e-3
+    learning_rate: float = 5e-3
     weight_decay: float = 0.1
     beta1: float = 0.9
     beta2: float = 0.95
@@ -84,8 +84,8 @@ class LmRecipe:
 
     model: ModelShape = field(default_factory=ModelShape)
     optimizer: AdamWRecipe = field(default_factory=AdamWRecipe)
-    batch_size: int = 8
-    num_steps: int = 400
+    batch_size: int = 4
+    num_steps: int = 300
     seed: int = 0
     z_loss_weight: float = 0.0
     max_loss_ratio: float = 2.0
