@@ -1,6 +1,7 @@
 import io
 import logging
 
+import pytest
 from rigging.progress import Progress, format_quantity, format_seconds
 from rigging.timing import ManualClock
 
@@ -68,3 +69,24 @@ def test_it_can_be_silenced(monkeypatch, caplog):
 def test_numbers_are_short():
     assert [format_quantity(n) for n in (0, 999, 1000, 999_999, 1.5e9)] == ["0", "999", "1k", "1M", "1.5G"]
     assert [format_seconds(n) for n in (0, 59.9, 60, 3600)] == ["0:00", "0:59", "1:00", "1:00:00"]
+
+
+def test_the_time_between_log_lines_is_set_from_outside(monkeypatch, caplog):
+    monkeypatch.delenv("MARIN_PROGRESS", raising=False)
+    monkeypatch.setenv("MARIN_PROGRESS_INTERVAL_S", "2")
+    clock = ManualClock()
+    with (
+        caplog.at_level(logging.INFO, logger="rigging.progress"),
+        Progress(4, unit="x", description="work", clock=clock, stream=io.StringIO()) as progress,
+    ):
+        for _ in range(4):
+            clock.advance(1)
+            progress.advance(1)
+    assert len(caplog.records) == 3
+
+
+@pytest.mark.parametrize("text", ["soon", "0", "-1", "nan"])
+def test_a_time_between_lines_that_is_no_positive_number_is_refused(monkeypatch, text):
+    monkeypatch.setenv("MARIN_PROGRESS_INTERVAL_S", text)
+    with pytest.raises(ValueError, match=f"MARIN_PROGRESS_INTERVAL_S='{text}'"):
+        Progress(4, unit="x", description="work", stream=io.StringIO())

@@ -5,7 +5,9 @@ import time
 import pytest
 from fray import LocalClient, set_current_client
 from marin.execution import Artifact, ArtifactStep, RemoteCallable, remote, run, step_attempt
+from marin.execution.reporter import QuietReporter
 from marin.ledger import Ledger
+from rigging.progress import Progress
 from rigging.resources import ResourceConfig
 
 
@@ -30,6 +32,14 @@ def sleeps(config):
     with open(config["pid_file"], "w") as file:
         file.write(str(os.getpid()))
     time.sleep(60)
+
+
+def counts(config):
+    with Progress(3, unit="steps", description="count", interval_s=0.01) as progress:
+        for value in range(3):
+            time.sleep(0.4)
+            progress.advance(1, value=value)
+    return Made(pid=os.getpid())
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +68,20 @@ def test_a_remote_body_runs_in_another_process_and_its_result_comes_back(tmp_pat
     assert summary.outcome("a").resources["scope"] == "job"
     attempt = Ledger(str(tmp_path)).attempts("a")[0]
     assert attempt.job_id and "hello from the job" in attempt.log_tail
+
+
+def test_the_driver_hears_how_far_a_remote_body_is_and_the_attempt_keeps_its_log(tmp_path, client, monkeypatch):
+    heard = []
+
+    class Reporter(QuietReporter):
+        def step_progress(self, step, text):
+            heard.append((step, text))
+
+    with set_current_client(client):
+        run(step(remote(counts, env_vars={"MARIN_PROGRESS": "1"})), prefix=str(tmp_path), reporter=Reporter())
+    assert heard and all(name == "a@2026.12.01" for name, _ in heard)
+    assert "count: 1/3 steps" in heard[0][1] and "value=0" in heard[0][1]
+    assert "count: 3/3 steps" in Ledger(str(tmp_path)).attempts("a")[0].log_tail
 
 
 def test_a_remote_exception_arrives_with_its_type_and_traceback(tmp_path, client):

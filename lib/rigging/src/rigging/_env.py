@@ -25,6 +25,7 @@ PREFIX = Variable("MARIN_PREFIX", "path or URL", "./marin_store", "root of the a
 REGION = Variable("MARIN_REGION", "string", "from the prefix", "region of this machine, for transfer decisions")
 PROVENANCE = Variable("MARIN_PROVENANCE", "JSON", "from git", "provenance of the launch, handed to jobs")
 PROGRESS = Variable("MARIN_PROGRESS", "0 or 1", "1", "0 silences progress lines")
+PROGRESS_INTERVAL = Variable("MARIN_PROGRESS_INTERVAL_S", "seconds", "10", "time between progress lines in a log")
 NO_FAULT_HANDLER = Variable("RIGGING_DISABLE_FAULTHANDLER", "0 or 1", "0", "1 leaves faulthandler alone")
 JOB_ID = Variable("MARIN_JOB_ID", "string", "unset", "id of the job this process belongs to")
 JOB_RANK = Variable("MARIN_JOB_RANK", "integer", "0", "rank of this process, from 0")
@@ -37,6 +38,7 @@ TABLE = (
     REGION,
     PROVENANCE,
     PROGRESS,
+    PROGRESS_INTERVAL,
     NO_FAULT_HANDLER,
     JOB_ID,
     JOB_RANK,

@@ -1,7 +1,8 @@
 """Tell a person how far a long job is, without drowning a log file.
 
-On a terminal there is one live line, redrawn in place; elsewhere a log line every ten seconds. ``MARIN_PROGRESS=0``
-silences both. The rate is the average since the start, so the estimate settles instead of jumping about.
+On a terminal there is one live line, redrawn in place; elsewhere a log line every ten seconds
+(``MARIN_PROGRESS_INTERVAL_S``). ``MARIN_PROGRESS=0`` silences both. The rate is the average since the start, so the
+estimate settles instead of jumping about.
 """
 
 import logging
@@ -83,7 +84,7 @@ class Progress:
         self._stream = sys.stderr if stream is None else stream
         self._live = bool(getattr(self._stream, "isatty", lambda: False)())
         self._quiet = _env.PROGRESS.get() == "0"
-        self._interval_s = interval_s if interval_s is not None else _TTY_INTERVAL_S if self._live else _LOG_INTERVAL_S
+        self._interval_s = interval_s if interval_s is not None else _default_interval_s(self._live)
         self._lock = threading.Lock()
         self._start_s = self._shown_s = clock.monotonic()
         self._width = 0
@@ -145,6 +146,24 @@ class Progress:
             self._stream.flush()
         else:
             logger.info("%s", line)
+
+
+def _default_interval_s(live: bool) -> float:
+    """Seconds between two lines where the caller does not say.
+
+    Raises:
+        ValueError: The environment variable is no positive number.
+    """
+    if live:
+        return _TTY_INTERVAL_S
+    text = _env.PROGRESS_INTERVAL.get()
+    try:
+        interval_s = _LOG_INTERVAL_S if text is None else float(text)
+    except ValueError:
+        interval_s = -1.0
+    if not interval_s > 0:
+        raise ValueError(f"bad environment: {_env.PROGRESS_INTERVAL.name}={text!r}; expected seconds > 0. Unset it.")
+    return interval_s
 
 
 def _field_text(value: object) -> str:

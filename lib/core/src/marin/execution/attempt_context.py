@@ -10,7 +10,7 @@ import contextlib
 import contextvars
 import logging
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 
 from rigging.redaction import redact_string
@@ -37,6 +37,7 @@ class StepAttempt:
         scratch_path: Folder that survives failed attempts of the same recipe.
         retry: 0 for the first attempt under this lease.
         cancel: Set when the body should stop.
+        report: Takes a line about how far the body is; None where nobody listens.
     """
 
     step: str
@@ -46,6 +47,7 @@ class StepAttempt:
     scratch_path: str
     retry: int = 0
     cancel: threading.Event = field(default_factory=threading.Event, compare=False)
+    report: Callable[[str], None] | None = field(default=None, compare=False)
 
 
 _ATTEMPT: contextvars.ContextVar[StepAttempt | None] = contextvars.ContextVar("marin_step_attempt", default=None)

@@ -5,6 +5,7 @@ needs rides on the function, so it never enters the identity of a step: the same
 same recipe.
 """
 
+import logging
 import re
 import resource
 import secrets
@@ -15,13 +16,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
 
-from fray import Entrypoint, JobRequest, create_environment, current_client
+from fray import Entrypoint, JobHandle, JobRequest, create_environment, current_client
+from rigging.log_setup import LineFormatter
 from rigging.memory import peak_rss_bytes
 from rigging.resources import ResourceConfig
 
 from marin.execution.attempt_context import StepAttempt, attempt_scope, step_attempt
 
 _POLL_S = 0.2
+_PROGRESS_LOGGER = " rigging.progress "
+_JOB_ENVIRONMENT = {"MARIN_PROGRESS_INTERVAL_S": "1"}
 
 
 @dataclass(frozen=True)
@@ -154,7 +158,7 @@ def run_job(
     extras = call.pip_dependency_groups
     if extras is None:
         extras = _default_extras(call.resources)
-    environment = create_environment(env_vars=dict(call.env_vars), extras=tuple(extras))
+    environment = create_environment(env_vars={**_JOB_ENVIRONMENT, **call.env_vars}, extras=tuple(extras))
     request = JobRequest(
         name=job_name(call.name or (attempt.step if attempt else getattr(call.fn, "__name__", "job"))),
         entrypoint=Entrypoint.from_callable(_in_job, (call.fn, args, dict(kwargs), _travelling(attempt))),
@@ -162,11 +166,13 @@ def run_job(
         environment=environment,
     )
     handle = current_client().submit(request)
+    progress = _ProgressLines(handle, attempt.report if attempt is not None else None)
     try:
         while True:
             try:
                 value, used = handle.result(timeout=_POLL_S)
             except TimeoutError:
+                progress.forward()
                 if attempt is not None and attempt.cancel.is_set():
                     handle.terminate()
                 continue
@@ -174,6 +180,35 @@ def run_job(
     except BaseException:
         handle.terminate()
         raise
+
+
+class _ProgressLines:
+    """Hands the newest progress line of a job's output on, each once."""
+
+    def __init__(self, handle: JobHandle, report: Callable[[str], None] | None) -> None:
+        self._handle = handle
+        self._report = report
+        self._last = ""
+
+    def forward(self) -> None:
+        """Look for a newer line."""
+        if self._report is None:
+            return
+        lines = [line for line in self._handle.logs(max_lines=20) if _PROGRESS_LOGGER in line]
+        text = lines[-1].partition(_PROGRESS_LOGGER)[2] if lines else ""
+        if text and text != self._last:
+            self._last = text
+            self._report(text)
+
+
+def _log_to_stderr() -> None:
+    """In a job's own process, where nobody has set logging up: its output is what the attempt keeps."""
+    root = logging.getLogger()
+    if not root.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(LineFormatter())
+        root.addHandler(handler)
+        root.setLevel(logging.INFO)
 
 
 def _default_extras(resources: ResourceConfig) -> tuple[str, ...]:
@@ -200,6 +235,7 @@ def _in_job(
 ) -> tuple[Any, dict[str, Any]]:
     """Runs in the job's process: the body, inside its attempt, with its use of the machine measured."""
     before = time.process_time()
+    _log_to_stderr()
     if attempt is None:
         value = fn(*args, **kwargs)
     else:

@@ -1,7 +1,10 @@
 """Telling whoever watches what a run is doing."""
 
+import shutil
 import sys
 from typing import Protocol, TextIO
+
+from rigging.timing import Clock, SystemClock
 
 from marin.execution.outcomes import Outcome, RunSummary, StepOutcome
 
@@ -15,6 +18,10 @@ class RunReporter(Protocol):
 
     def step_waiting(self, step: str, holder: str) -> None:
         """Another driver works on the step; called when the holder changes and every minute."""
+        ...
+
+    def step_progress(self, step: str, text: str) -> None:
+        """How far a body that runs as a job is."""
         ...
 
     def step_finished(self, outcome: StepOutcome, done: int, total: int) -> None:
@@ -39,6 +46,9 @@ class QuietReporter:
     def step_waiting(self, step: str, holder: str) -> None:
         """Nothing."""
 
+    def step_progress(self, step: str, text: str) -> None:
+        """Nothing."""
+
     def step_finished(self, outcome: StepOutcome, done: int, total: int) -> None:
         """Nothing."""
 
@@ -48,6 +58,9 @@ class QuietReporter:
     def run_finished(self, summary: RunSummary) -> None:
         """Nothing."""
 
+
+_TELL_EVERY_S = 10.0
+"""Seconds between two progress lines of one step where there is no terminal."""
 
 _MARKS = {
     Outcome.EXECUTED: "done",
@@ -60,13 +73,40 @@ _MARKS = {
 
 
 class ConsoleReporter:
-    """One line when a step begins and one when it ends, and a table at the end, on stderr."""
+    """One line when a step begins and one when it ends, and a table at the end, on stderr.
 
-    def __init__(self, stream: TextIO | None = None) -> None:
+    In between, jobs tell how far they are: on a terminal in one live line, elsewhere in a line every ten seconds.
+
+    Args:
+        stream: Where to write; stderr by default.
+        clock: Source of time.
+    """
+
+    def __init__(self, stream: TextIO | None = None, *, clock: Clock = SystemClock()) -> None:
         self._stream = stream
+        self._clock = clock
+        self._live_width = 0
+        self._told_at: dict[str, float] = {}
 
     def _line(self, text: str) -> None:
-        print(text, file=self._stream or sys.stderr, flush=True)
+        stream = self._stream or sys.stderr
+        if self._live_width:
+            stream.write("\r" + " " * self._live_width + "\r")
+            self._live_width = 0
+        print(text, file=stream, flush=True)
+
+    def step_progress(self, step: str, text: str) -> None:
+        """``...   model@auto-...: train 120/300 steps, ...``."""
+        stream = self._stream or sys.stderr
+        line = f"  ...      {step.partition('@')[0]}  {text}"
+        if stream.isatty():
+            line = line[: shutil.get_terminal_size().columns - 1]
+            self._live_width = max(self._live_width, len(line))
+            stream.write("\r" + line.ljust(self._live_width))
+            stream.flush()
+        elif self._clock.monotonic() - self._told_at.get(step, -_TELL_EVERY_S) >= _TELL_EVERY_S:
+            self._told_at[step] = self._clock.monotonic()
+            self._line(line)
 
     def step_started(self, step: str, why: str) -> None:
         """``run   tokens@auto-...: why``."""

@@ -7,6 +7,7 @@ thread, so a lost lease, an interrupt or a time limit is acted upon while the bo
 import contextlib
 import contextvars
 import dataclasses
+import functools
 import logging
 import os
 import threading
@@ -63,6 +64,7 @@ class StepExecution:
         seen_epoch: Epoch in the status when the decision was made.
         context: Context variables for the body.
         started: Called when a body begins.
+        progress: Called with a line about how far it is.
     """
 
     spec: StepSpec
@@ -75,6 +77,7 @@ class StepExecution:
     seen_epoch: int
     context: contextvars.Context
     started: Callable[[str, str], None]
+    progress: Callable[[str, str], None]
     cancel: threading.Event = field(default_factory=threading.Event)
     interrupted: bool = False
 
@@ -215,6 +218,7 @@ class StepExecution:
             scratch_path=self.layout.scratch(self.spec.fingerprint),
             retry=0 if previous is None else 1,
             cancel=self.cancel,
+            report=functools.partial(self.progress, self.spec.label),
         )
         return run_body(
             body,

@@ -290,6 +290,7 @@ class StepRunner:
                 seen_epoch=node.status.epoch if node.status is not None else 0,
                 context=self._context,
                 started=self._started,
+                progress=self._progress,
             )
         return node.execution
 
@@ -314,6 +315,10 @@ class StepRunner:
     def _started(self, step: str, why: str) -> None:
         with self._lock:
             self._reporter.step_started(step, why)
+
+    def _progress(self, step: str, text: str) -> None:
+        with self._lock:
+            self._reporter.step_progress(step, text)
 
     def _tell_waiting(self, spec: StepSpec, waiting: Waiting) -> None:
         node, now = self._plan.nodes[spec], self._settings.clock.monotonic()

@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 import click
 from rigging.filesystem.prefix import marin_prefix
 
+from marin._cli.logs import show_logs
 from marin._cli.plan_text import explain_lines, plan_json, plan_lines
 from marin._cli.problems import EXIT_OK, EXIT_STEP_FAILED, reported
 from marin.errors import InvalidVersionError, MarinError, ScriptError, UnknownStepError, UsageError
@@ -217,6 +218,7 @@ class Experiment:
             _emit([item.to_json() for item in outcomes] if request.as_json else explain_lines(outcomes))
             return EXIT_OK
         allowed = self._allowed(handles)
+        show_logs()
         summary = run(
             *handles,
             max_concurrent=request.max_concurrent,
