@@ -1,7 +1,9 @@
 import os
+import sys
 import threading
 import time
 
+import cloudpickle
 import pytest
 from fray import LocalClient, set_current_client
 from marin.execution import Artifact, ArtifactStep, RemoteCallable, remote, run, step_attempt
@@ -9,6 +11,10 @@ from marin.execution.reporter import QuietReporter
 from marin.ledger import Ledger
 from rigging.progress import Progress
 from rigging.resources import ResourceConfig
+
+
+# A job cannot import this file by name where only wheels are installed, so its bodies travel by value.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 class Made(Artifact):
