@@ -79,6 +79,27 @@ def test_five_racing_drivers_commit_every_step_once_while_some_are_killed(diamon
     assert diamond_store.leftovers() == []
 
 
+@pytest.mark.parametrize("boundary", [Boundary.STATUS_SUCCESS, Boundary.SCRATCH_REMOVED])
+def test_a_driver_that_waited_closes_the_finished_attempt_of_one_killed_before_it_could(diamond_store, boundary):
+    dying = diamond_store.start(KILL_AT=f"{boundary.value}:top", BODY_SECONDS="0.5")
+    while "top" not in diamond_store.bodies():
+        time.sleep(0.005)
+    waiting = diamond_store.start()
+    assert dying.wait() == -signal.SIGKILL
+    assert waiting.finish()["top"][0] == "cached"
+    assert diamond_store.bodies().count("top") == 1
+    assert [attempt.status for attempt in diamond_store.ledger().attempts("top")] == ["success"]
+
+
+def test_a_driver_that_saw_a_step_running_is_served_its_result(diamond_store):
+    first = diamond_store.start(BODY_SECONDS="0.5")
+    while "top" not in diamond_store.bodies():
+        time.sleep(0.005)
+    second = diamond_store.start()
+    assert first.finish() and second.finish()["top"][0] == "cached"
+    assert diamond_store.bodies().count("top") == 1
+
+
 def test_two_drivers_share_the_work_and_each_step_runs_once(diamond_store, clean_digests):
     drivers = [diamond_store.start(BODY_SECONDS="0.2") for _ in range(2)]
     for driver in drivers:

@@ -17,6 +17,10 @@ from rigging.resources import ResourceConfig
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
+# Jobs cannot import a test module by its name: its functions travel whole.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
 class Made(Artifact):
     pid: int
     attempt: str = ""

@@ -61,7 +61,7 @@ class StepExecution:
         settings: How to behave.
         reasons: Why it is run.
         forced: Whether the user wants it rebuilt.
-        seen_epoch: Epoch in the status when the decision was made.
+        seen_epoch: Last epoch whose success was known when the decision was made.
         context: Context variables for the body.
         started: Called when a body begins.
         progress: Called with a line about how far it is.

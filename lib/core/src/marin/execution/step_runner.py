@@ -33,6 +33,7 @@ from marin.execution.run_plan import PlanNode, RunOptions, RunPlan, default_conc
 from marin.execution.settings import RunnerSettings, Waiting
 from marin.execution.step_execution import StepExecution
 from marin.execution.step_spec import StepKind, StepSpec
+from marin.execution.step_status import Status, StatusRecord
 from marin.execution.versions import VersionKind
 
 _WAIT_NOTE_S = 60.0
@@ -287,7 +288,7 @@ class StepRunner:
                 settings=self._settings,
                 reasons=node.decision.reasons,
                 forced=spec in self._plan.forced or spec.version_kind is VersionKind.MUTABLE,
-                seen_epoch=node.status.epoch if node.status is not None else 0,
+                seen_epoch=_settled_epoch(node.status),
                 context=self._context,
                 started=self._started,
                 progress=self._progress,
@@ -385,3 +386,13 @@ class StepRunner:
 
 def _not_needed() -> Reason:
     return Reason(ReasonKind.NOT_NEEDED, "nothing that runs needs it: every step that reads it is cached")
+
+
+def _settled_epoch(status: StatusRecord | None) -> int:
+    """The last epoch whose success was already known when a status was read.
+
+    An epoch that was seen running (or failed, with retries left) may still succeed: its success is news.
+    """
+    if status is None:
+        return 0
+    return status.epoch if status.status is Status.SUCCESS else status.epoch - 1

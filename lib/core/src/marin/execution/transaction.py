@@ -110,9 +110,13 @@ class StepTransaction:
         return Recovery(finished, tuple(abandoned))
 
     def _finish_commit(self, status: StatusRecord | None, at: str) -> ArtifactRecord | None:
-        if status is None or status.status is not Status.RUNNING:
+        if status is None or status.status not in (Status.RUNNING, Status.SUCCESS):
             return None
         record = read_record(self.layout.output_path)
+        if status.status is Status.SUCCESS:
+            # Only the closing of the attempt can be missing; whoever waited for the lease sees this first.
+            closed = None if record is None else close_success(self.layout, record, at)
+            return None if closed is None else record
         if record is None or record.attempt != status.attempt:
             record = self._complete_staging(status)
             if record is None:
