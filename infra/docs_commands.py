@@ -8,8 +8,8 @@ which neither the site nor a code host shows:
     <!-- output -->                     the next block is part of what the previous command printed
     <!-- not run: REASON -->            shown only
 
-Blocks are bash or python. Lines of an output block must appear in order; ``...`` stands for anything in a line, a line
-that is only ``...`` for any lines. Each block runs in a shell of its own in the repository's root.
+Blocks are bash or python. Lines of an output block must appear in order, blanks apart; ``...`` stands for anything in a
+line, a line that is only ``...`` for any lines. Each block runs in a shell of its own in the repository's root.
 """
 
 import argparse
@@ -105,10 +105,10 @@ def missing_lines(expected: str, printed: str) -> list[str]:
     >>> missing_lines("done\\nplan\\n", "plan\\ndone\\n")
     ['plan']
     """
-    rows = [row.strip() for row in printed.splitlines()]
+    rows = [" ".join(row.split()) for row in printed.splitlines()]
     position = 0
     missing = []
-    for line in (row.strip() for row in expected.splitlines()):
+    for line in (" ".join(row.split()) for row in expected.splitlines()):
         if line in ("", "..."):
             continue
         pattern = re.compile(".*".join(re.escape(part) for part in line.split("...")))
