@@ -12,7 +12,6 @@ from marin.ledger import Ledger
 from rigging.progress import Progress
 from rigging.resources import ResourceConfig
 
-
 # A job cannot import this file by name where only wheels are installed, so its bodies travel by value.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

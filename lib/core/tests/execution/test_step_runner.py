@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import random
+import shutil
 import signal
 import threading
 import time
@@ -279,6 +280,28 @@ def test_a_diverged_step_is_a_known_failure_until_forced_or_changed(lab):
     lab.run(arm, force=["arm"])
     assert lab.ran == ["arm"]
     lab.run(lab.step("arm", body=diverge, literal=2))
+    assert lab.ran == ["arm"]
+
+
+def test_a_known_failure_that_another_driver_found_meanwhile_is_not_run_again(lab, tmp_path):
+    class Diverged(RuntimeError):
+        failure_category = "diverged"
+
+    def diverge(config):
+        raise Diverged("loss is nan")
+
+    other = Lab(str(tmp_path / "other"))
+    other.run(other.step("arm", body=diverge))
+    arm = lab.step("arm", body=diverge)
+
+    def meanwhile(boundary, label):
+        if boundary is Boundary.LEASE_ACQUIRED:
+            shutil.copyfile(StepLayout(arm.path(other.prefix)).status, StepLayout(arm.path(lab.prefix)).status)
+
+    summary = lab.run(arm, settings=RunnerSettings(hook=meanwhile))
+    assert lab.ran == [] and lab.outcomes(summary) == {"arm": "known_failure"}
+    assert summary.outcome("arm").category == "diverged"
+    lab.run(arm, settings=RunnerSettings(hook=meanwhile), force=["arm"])
     assert lab.ran == ["arm"]
 
 

@@ -140,6 +140,17 @@ class StepExecution:
                 if recovery.finished is not None:
                     reason = Reason(ReasonKind.CACHED, "an earlier driver had all but finished its commit")
                 return self.outcome(Outcome.CACHED, reasons=(reason,), content_digest=status.content_digest)
+        if status is not None and status.status is Status.FAILED and not self.forced:
+            # It was not a known failure when this driver decided to run it: another one has found out meanwhile.
+            decision = decide(self.spec, gather_facts(self.spec, self.layout, status))
+            if decision.action is Action.KNOWN_FAILURE:
+                return self.outcome(
+                    Outcome.KNOWN_FAILURE,
+                    reasons=decision.reasons,
+                    category=status.category,
+                    message=status.message,
+                    attempt=status.attempt,
+                )
         return self._attempts(transaction)
 
     def _attempts(self, transaction: StepTransaction) -> StepOutcome:
