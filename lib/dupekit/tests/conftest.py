@@ -6,6 +6,11 @@ import string
 
 import pytest
 import xxhash
+from hypothesis import settings
+
+# A busy machine is not a bug: examples may take their time.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 # Unicode White_Space, written out: Python's str.split also splits at U+001C to U+001F, which are not in it.
 WHITE_SPACE = "\t\n\x0b\x0c\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"

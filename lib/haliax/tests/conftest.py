@@ -10,6 +10,11 @@ import haliax as hax
 import jax
 import numpy as np
 import pytest
+from hypothesis import settings
+
+# A busy machine is not a bug: examples may take their time.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 
 @pytest.fixture
