@@ -23,10 +23,8 @@ from marin.reports.data_loss import loss_row
 from marin.reports.run_page import format_bytes, format_seconds
 from marin.reports.view import AttemptView, Curve, LossRow, RunView, Sample, StepView
 from marin.training.artifacts import LevanterCheckpoint
-from marin.training.curves import curve
+from marin.training.curves import TRAIN_LOSS, VALIDATION_LOSS, curve
 
-TRAIN_LOSS = "train/loss"
-VALIDATION_LOSS = "eval/corpus/loss"
 METRICS_FILE = "metrics.jsonl"
 REPORTED_PACKAGES = ("jax", "jaxlib", "equinox", "optax", "pyarrow", "tokenizers", "tensorstore", "numpy")
 

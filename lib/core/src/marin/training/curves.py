@@ -6,6 +6,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+TRAIN_LOSS = "train/loss"
+VALIDATION_LOSS = "eval/corpus/loss"
+
 
 def read_metrics(path: str) -> Iterator[dict[str, Any]]:
     """Lines of a metrics file, in order.

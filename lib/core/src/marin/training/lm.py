@@ -16,11 +16,9 @@ from rigging.filesystem.atomic import write_text_atomic
 
 from marin.execution import step_attempt
 from marin.training.artifacts import LevanterCheckpoint
-from marin.training.curves import last_value
+from marin.training.curves import VALIDATION_LOSS, last_value
 from marin.training.levanter_config import train_lm_config
 from marin.training.recipe import TrainLmConfig
-
-VALIDATION_LOSS = "eval/corpus/loss"
 
 
 def train_lm(config: TrainLmConfig) -> LevanterCheckpoint:
