@@ -1,5 +1,6 @@
 """The axis algebra: every form of axes, order kept, sizes checked."""
 
+import jax
 import pytest
 from haliax.axis import (
     Axis,
@@ -186,3 +187,15 @@ def test_dslice_forms():
     assert dblock(2, 4).start == 8
     with pytest.raises(AxisSpecError):
         dslice(0, -1)
+
+
+def test_a_dslice_is_a_pytree_of_its_start():
+    window = dslice(2, 3)
+    assert window == dslice(2, 3) != dslice(2, 4)
+    assert hash(window) == hash(dslice(2, 3))
+    ((path, leaf),) = jax.tree_util.tree_leaves_with_path(window)
+    assert (jax.tree_util.keystr(path), leaf) == (".start", 2)
+    moved = jax.jit(lambda w: jax.tree.map(lambda s: s + 1, w))(window)
+    assert (int(moved.start), moved.size) == (3, 3)
+    with pytest.raises(AttributeError):
+        window.start = 5

@@ -4,10 +4,12 @@ Everything else in haliax uses documented JAX names only. Two questions have no 
 progress when there is no argument to look at, and which mesh a legacy ``with Mesh(...)`` block has set.
 """
 
+import functools
+from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import jax
-import jax.extend.core as _extend
 
 try:
     from jax._src.mesh import thread_resources as _thread_resources
@@ -15,9 +17,15 @@ except ImportError:  # a JAX without the legacy mesh context
     _thread_resources = None
 
 
+@functools.cache
+def _under_a_jit() -> Callable[[], bool]:
+    # jax.extend is a tenth of this package's import budget and only sharding asks the question.
+    return import_module("jax.extend.core").unsafe_am_i_under_a_jit_DO_NOT_USE
+
+
 def is_tracing() -> bool:
     """Tell whether the caller is being traced by `jax.jit`. Allocates nothing."""
-    return bool(_extend.unsafe_am_i_under_a_jit_DO_NOT_USE())
+    return bool(_under_a_jit()())
 
 
 def legacy_context_mesh() -> Any:
