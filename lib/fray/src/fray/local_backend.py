@@ -18,14 +18,14 @@ import weakref
 from collections.abc import Mapping
 from typing import Any, Final, Literal, Self
 
+from fray._codec import dumps, ship_by_value_if_needed, through_pickle
+from fray._job import Job
 from fray._local.actor_server import serve_connections
 from fray._local.actors import GroupSpec, HostedLocalActor, ProcessActorGroup
 from fray._local.child import Guardian
-from fray._local.codec import dumps, ship_by_value_if_needed, through_pickle
 from fray._local.executor import ActorExecutor
 from fray._local.handles import LocalActorHandle, register_in_process, unregister_in_process
 from fray._local.hub import get_hub
-from fray._local.job import LocalJob
 from fray._local.pool import JobRun, ProcessPool
 from fray._local.threads import ThreadActorGroup, ThreadRunner
 from fray.actor import ActorContext, set_current_actor
@@ -74,7 +74,7 @@ class LocalClient:
         self._enforce_memory = enforce_memory
         self._lock = threading.RLock()
         self._names = itertools.count()
-        self._jobs: dict[str, LocalJob] = {}
+        self._jobs: dict[str, Job] = {}
         self._groups: list[ProcessActorGroup | ThreadActorGroup] = []
         self._hosted: list[HostedActor] = []
         self._pid = os.getpid()
@@ -90,7 +90,7 @@ class LocalClient:
     def __exit__(self, *exc_info: object) -> None:
         self.shutdown()
 
-    def submit(self, request: JobRequest, adopt_existing: bool = True) -> LocalJob:
+    def submit(self, request: JobRequest, adopt_existing: bool = True) -> Job:
         """Start a job and return at once; see ``fray.client.Client.submit``.
 
         Raises:
@@ -111,7 +111,7 @@ class LocalClient:
                 if adopt_existing and _same(live.fingerprint, fingerprint):
                     return live
                 raise JobAlreadyExists(request.name, live)
-            job = LocalJob(f"local-{request.name}-{secrets.token_hex(4)}", request, fingerprint)
+            job = Job(f"local-{request.name}-{secrets.token_hex(4)}", request, fingerprint)
             self._jobs[request.name] = job
             if len(self._jobs) > 10_000:
                 self._jobs = {name: job for name, job in self._jobs.items() if not JobStatus.finished(job.status())}

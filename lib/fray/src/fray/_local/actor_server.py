@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fray._local.codec import dumps_value, loads, pack_error
+from fray._codec import dumps_value, loads, pack_error
 from fray._local.executor import ActorExecutor
 from fray._local.frames import Kind, read_frame, send_frame
 from fray._local.handles import LocalActorHandle

@@ -10,15 +10,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from fray._codec import dumps, unpack_error
+from fray._future import Future
+from fray._job import wait_quietly
 from fray._local.actor_server import ActorSpec
 from fray._local.child import Child, Guardian, worker_command
-from fray._local.codec import dumps, unpack_error
 from fray._local.frames import Kind
-from fray._local.future import Future
 from fray._local.handles import LocalActorHandle, drop_connection
 from fray._local.hub import Hub
-from fray._local.job import wait_quietly
-from fray._local.logs import LogTail
+from fray._logs import LogTail
 from fray.errors import ActorUnavailableError, describe_exit
 from fray.types import ActorConfig
 

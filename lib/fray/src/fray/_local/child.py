@@ -19,7 +19,7 @@ from fray._local import guardian as guardian_module
 from fray._local.frames import FrameReader, Kind, send_frame
 from fray._local.guardian import MARK_VARIABLE, kill_quietly, marked_processes
 from fray._local.hub import Hub
-from fray._local.logs import LogTail
+from fray._logs import LogTail
 
 logger = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from fray._local.codec import through_pickle
-from fray._local.future import Future
+from fray._codec import through_pickle
+from fray._future import Future
 from fray.actor import ActorContext, set_current_actor
 from fray.errors import ActorUnavailableError
 

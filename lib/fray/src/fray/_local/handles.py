@@ -5,10 +5,10 @@ import socket
 import threading
 from typing import Any, Final
 
-from fray._local.codec import dumps_call
+from fray._codec import dumps_call
+from fray._future import Future
 from fray._local.executor import ActorExecutor
 from fray._local.frames import FrameReader, Kind, send_frame
-from fray._local.future import Future
 from fray._local.hub import get_hub
 from fray.errors import ActorUnavailableError
 

@@ -12,11 +12,11 @@ from typing import Final
 
 from rigging.job_identity import JobIdentity
 
+from fray._codec import dumps
+from fray._job import Failure, Job, wait_quietly
 from fray._local.child import Child, Guardian, worker_command
-from fray._local.codec import dumps
 from fray._local.frames import Kind
 from fray._local.hub import Hub
-from fray._local.job import Failure, LocalJob, wait_quietly
 from fray._local.task import Task
 from fray.types import JobStatus
 
@@ -39,7 +39,7 @@ class Run:
 class JobRun:
     """A job with what is needed to run it."""
 
-    job: LocalJob
+    job: Job
     payload: bytes | None
     environ: Mapping[str, str]
     cwd: str | None

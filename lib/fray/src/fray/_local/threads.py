@@ -12,9 +12,9 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+from fray._job import Failure, Job
 from fray._local.executor import ActorExecutor
 from fray._local.handles import LocalActorHandle, register_in_process, unregister_in_process
-from fray._local.job import Failure, LocalJob
 from fray.actor import ActorContext, set_current_actor
 from fray.errors import ActorUnavailableError
 from fray.types import ActorConfig, JobStatus
@@ -29,9 +29,9 @@ class ThreadRunner:
     def __init__(self, max_workers: int) -> None:
         self._slots = threading.Semaphore(max_workers)
         self._lock = threading.Lock()
-        self._jobs: set[LocalJob] = set()
+        self._jobs: set[Job] = set()
 
-    def submit(self, job: LocalJob, call: Callable[[], Any]) -> None:
+    def submit(self, job: Job, call: Callable[[], Any]) -> None:
         """Start ``call`` in a thread of its own when there is room."""
         context = contextvars.copy_context()
         nested = _in_job.get()
@@ -48,10 +48,10 @@ class ThreadRunner:
         for job in jobs:
             self._stop(job)
 
-    def _stop(self, job: LocalJob) -> None:
+    def _stop(self, job: Job) -> None:
         job.finish(JobStatus.STOPPED)
 
-    def _run(self, job: LocalJob, call: Callable[[], Any], nested: bool) -> None:
+    def _run(self, job: Job, call: Callable[[], Any], nested: bool) -> None:
         _in_job.set(True)
         if not nested:
             self._slots.acquire()
@@ -64,7 +64,7 @@ class ThreadRunner:
             with self._lock:
                 self._jobs.discard(job)
 
-    def _run_attempts(self, job: LocalJob, call: Callable[[], Any]) -> None:
+    def _run_attempts(self, job: Job, call: Callable[[], Any]) -> None:
         job.set_running()
         for attempt in range(job.request.max_retries_failure + 1):
             try:
@@ -82,7 +82,7 @@ class ThreadRunner:
             return
 
 
-def _finish_failed(job: LocalJob, error: BaseException) -> None:
+def _finish_failed(job: Job, error: BaseException) -> None:
     if isinstance(error, SystemExit):
         job.finish(JobStatus.FAILED, Failure(exit_code=error.code if isinstance(error.code, int) else 1))
         return

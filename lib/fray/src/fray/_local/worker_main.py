@@ -15,8 +15,8 @@ import threading
 from collections.abc import Sequence
 from typing import Final
 
+from fray._codec import dumps_value, loads, pack_error
 from fray._local.actor_server import serve_actor
-from fray._local.codec import dumps_value, loads, pack_error
 from fray._local.frames import Kind, read_frame, send_frame
 from fray._local.task import Task
 

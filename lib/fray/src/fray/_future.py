@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
-from fray._local.codec import loads, unpack_error
+from fray._codec import loads, unpack_error
 
 _PENDING: Final = object()
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fray._local.codec import unpack_error
-from fray._local.future import Future
-from fray._local.logs import LogTail
+from fray._codec import unpack_error
+from fray._future import Future
+from fray._logs import LogTail
 from fray.errors import JobFailed
 from fray.types import JobRequest, JobStatus
 
@@ -24,7 +24,7 @@ class Failure:
     traceback_text: str | None = None
 
 
-class LocalJob:
+class Job:
     """Handle and state of one job; its state changes under one lock and only forward."""
 
     def __init__(self, job_id: str, request: JobRequest, fingerprint: object) -> None:
@@ -41,7 +41,7 @@ class LocalJob:
         self._done = threading.Event()
         self._failure: Failure | None = None
         self._stop: Callable[[], object] | None = None
-        self._callbacks: list[Callable[[LocalJob], object]] = []
+        self._callbacks: list[Callable[[Job], object]] = []
 
     @property
     def job_id(self) -> str:
