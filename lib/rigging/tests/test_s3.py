@@ -170,3 +170,20 @@ def test_the_storage_verbs_work_on_s3(bucket):
     assert [entry.name for entry in (base / "a").ls()] == ["one.txt", "two.txt"]
     (base / "a").rmtree()
     assert not (base / "a/one.txt").exists()
+
+
+@needs_server
+def test_a_store_that_does_not_answer_is_an_os_error(bucket, monkeypatch):
+    from rigging.filesystem._adapters.s3 import s3_client
+
+    s3_client.cache_clear()
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    thing = conditional_object(f"{bucket}/a/x")
+    with pytest.raises(OSError, match="cannot read .*credentials"):
+        thing.read()
+    with pytest.raises(OSError, match="cannot write .*credentials"):
+        thing.write(b"1", expected_version=None)

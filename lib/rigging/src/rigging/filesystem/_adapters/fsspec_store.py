@@ -23,7 +23,7 @@ class FsspecStore:
 
         scheme = url.partition("://")[0]
         try:
-            self._fs, _ = fsspec.url_to_fs(url)
+            self._fs, _ = fsspec.url_to_fs(url, use_listings_cache=False)
         except ImportError as error:
             raise MissingExtraError(f"{scheme}:// storage", _EXTRAS.get(scheme, scheme)) from error
         except ValueError as error:

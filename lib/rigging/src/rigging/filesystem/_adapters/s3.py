@@ -56,12 +56,13 @@ class S3ConditionalObject:
         self.path = path
         self._where = {"Bucket": bucket, "Key": key}
         self._client = s3_client()
+        self._failures = _client_failures()
 
     def read(self) -> VersionedBytes | None:
         """Return the content and its ETag; None when the object does not exist."""
         try:
             answer = self._client.get_object(**self._where)
-        except self._client.exceptions.ClientError as error:
+        except self._failures as error:
             if _code(error) in _ABSENT:
                 return None
             raise OSError(f"cannot read {self.path}: {error}") from error
@@ -78,7 +79,7 @@ class S3ConditionalObject:
         condition = {"IfNoneMatch": "*"} if expected_version is None else {"IfMatch": expected_version}
         try:
             return self._client.put_object(**self._where, Body=data, **condition)["ETag"]
-        except self._client.exceptions.ClientError as error:
+        except self._failures as error:
             if _code(error) in _REFUSED | _ABSENT:
                 raise ConditionalWriteError(self.path, expected_version, self._version_now()) from error
             raise OSError(f"cannot write {self.path}: {error}") from error
@@ -97,7 +98,7 @@ class S3ConditionalObject:
             raise ConditionalWriteError(self.path, expected_version, now)
         try:
             self._client.delete_object(**self._where, IfMatch=expected_version)
-        except self._client.exceptions.ClientError as error:
+        except self._failures as error:
             if _code(error) in _REFUSED | _ABSENT:
                 raise ConditionalWriteError(self.path, expected_version, self._version_now()) from error
             raise OSError(f"cannot delete {self.path}: {error}") from error
@@ -107,5 +108,14 @@ class S3ConditionalObject:
         return None if stored is None else stored.version
 
 
+def _client_failures() -> tuple[type[Exception], ...]:
+    """What the client raises: answers that are errors, and everything that keeps it from getting an answer."""
+    import botocore.exceptions
+
+    return (botocore.exceptions.ClientError, botocore.exceptions.BotoCoreError)
+
+
 def _code(error: Any) -> str:
-    return str(error.response.get("Error", {}).get("Code", ""))
+    """Code of an error answer; empty where there was no answer (no credentials, no connection, a timeout)."""
+    answer = getattr(error, "response", None)
+    return str(answer.get("Error", {}).get("Code", "")) if isinstance(answer, dict) else ""
