@@ -1,14 +1,17 @@
 import json
+import logging
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import uuid
 
 import pytest
 from marin.execution.manifest import build_manifest, content_digest
 from marin.execution.records import read_record
 from marin.ledger import Ledger
+from rigging.filesystem.storage_path import StoragePath
 
 DRIVERS = os.path.join(os.path.dirname(__file__), "drivers")
 STEPS = ("top", "left", "right", "deep/bottom")
@@ -150,3 +153,80 @@ def clean_digests(tmp_path_factory, zygote):
     code, _ = store.drive()
     assert code == 0
     return store.digests()
+
+
+class ObjectDiamondStore(DiamondStore):
+    """The same in a bucket; every driver builds in a folder of its own machine, which is ``work``."""
+
+    def __init__(self, root, zygote, bucket, env):
+        super().__init__(root, zygote)
+        self.prefix = f"s3://{bucket}/store"
+        self.work = os.path.join(root, "tmp")
+        os.makedirs(self.work)
+        self._env = {**env, "TMPDIR": self.work}
+
+    def start(self, **env):
+        return super().start(**self._env, **env)
+
+    def digests(self):
+        found = {}
+        for name in STEPS:
+            path = f"{self.prefix}/{name}/2026.12.01"
+            record = read_record(path)
+            assert record is not None, f"{name} has no record"
+            local = os.path.join(tempfile.mkdtemp(dir=self._root), "output")
+            StoragePath(path).download_to(local, recursive=True)
+            assert content_digest(build_manifest(local, volatile=("logs/**",))) == record.content_digest
+            found[name] = record.content_digest
+        return found
+
+    def leftovers(self):
+        return [
+            os.path.join(folder, name)
+            for folder, folders, _ in os.walk(self.work)
+            for name in folders
+            if ".staging-" in name or name.startswith("trash-") or name == "scratch"
+        ]
+
+
+@pytest.fixture(scope="module")
+def s3_endpoint():
+    """A real S3 server on loopback, in threads of this process."""
+    server_module = pytest.importorskip("moto.server", reason="the extra s3 of rigging and moto are not installed")
+    pytest.importorskip("s3fs", reason="the extra s3 of rigging is not installed")
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def s3_env(s3_endpoint, monkeypatch):
+    import fsspec
+    from rigging.filesystem._adapters.s3 import s3_client
+
+    env = {
+        "AWS_ENDPOINT_URL": s3_endpoint,
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    # Clients live as long as their process; another test of it may have spoken to another server.
+    s3_client.cache_clear()
+    fsspec.get_filesystem_class("s3").clear_instance_cache()
+    yield env
+    s3_client.cache_clear()
+    fsspec.get_filesystem_class("s3").clear_instance_cache()
+
+
+@pytest.fixture
+def object_store(tmp_path, zygote, s3_env):
+    from rigging.filesystem._adapters.s3 import s3_client
+
+    bucket = f"example-{uuid.uuid4().hex[:8]}"
+    s3_client().create_bucket(Bucket=bucket)
+    return ObjectDiamondStore(str(tmp_path), zygote, bucket, s3_env)

@@ -1,6 +1,6 @@
 """Durable file operations that the commit protocol is made of: create once, replace, exchange, take away.
 
-Local file systems only. Each write is on disk before the function returns.
+Each write is on disk before the function returns. Texts may also lie in an object store; folders are local only.
 """
 
 import contextlib
@@ -14,7 +14,15 @@ import stat
 from typing import Any
 
 from marin.errors import StoreUnavailableError
-from marin.execution.layout import STORE_FILE
+from marin.execution._objects import (
+    STORE_FILE,
+    check_remote_prefix,
+    create_object_text,
+    is_remote,
+    object_exists,
+    put_file,
+    replace_object_text,
+)
 from marin.execution.records import RECORD_FORMAT, parse_object, read_text
 
 _AT_FDCWD = -100
@@ -28,6 +36,11 @@ def json_text(value: dict[str, Any]) -> str:
         return json.dumps(item, sort_keys=True, ensure_ascii=False, allow_nan=False, default=str)
 
     return "{\n" + ",\n".join(f" {dump(key)}: {dump(value[key])}" for key in sorted(value)) + "\n}\n"
+
+
+def exists(path: str) -> bool:
+    """Whether a file, folder, object or non-empty prefix is there."""
+    return object_exists(path) if is_remote(path) else os.path.exists(path)
 
 
 def fsync_directory(path: str) -> None:
@@ -69,6 +82,9 @@ def replace_text(path: str, text: str, *, durable: bool = True) -> None:
         durable: Whether it must be on disk when this returns. Other processes see it at once either way; only after a
             power failure may the old text be back.
     """
+    if is_remote(path):
+        replace_object_text(path, text)
+        return
     temporary = _write_temporary(path, text, durable=durable)
     try:
         os.replace(temporary, path)
@@ -93,6 +109,8 @@ def create_text(path: str, text: str, *, durable: bool = True) -> bool:
     Returns:
         Whether this call created it.
     """
+    if is_remote(path):
+        return create_object_text(path, text)
     folder = os.path.dirname(path)
     os.makedirs(folder, exist_ok=True)
     descriptor = _open_nameless(folder)
@@ -176,6 +194,16 @@ def exchange(first: str, second: str) -> None:
     os.rename(aside, second)
 
 
+def keep_file(source: str, target: str) -> None:
+    """Move a local file to where evidence is kept, locally or in an object store."""
+    if is_remote(target):
+        put_file(source, target)
+        os.unlink(source)
+        return
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    os.rename(source, target)
+
+
 def take_away(path: str, trash_folder: str) -> bool:
     """Move a folder out of its place at once, then delete it.
 
@@ -226,14 +254,16 @@ def check_store(prefix: str) -> None:
     """
     marker = os.path.join(prefix, STORE_FILE)
     try:
-        os.makedirs(prefix, exist_ok=True)
+        if not is_remote(prefix):
+            os.makedirs(prefix, exist_ok=True)
         text = read_text(marker)
         if text is not None:
             parse_object(marker, text)
         else:
             create_text(marker, json_text({"record_format": RECORD_FORMAT, "store": "marin"}))
-        # 64 KiB is what closing one attempt may need; a full disk fails here and not after hours of work.
-        _probe(prefix, 65_536)
+        if not is_remote(prefix):
+            # 64 KiB is what closing one attempt may need; a full disk fails here and not after hours of work.
+            _probe(prefix, 65_536)
     except OSError as error:
         if type(error).__module__.startswith("marin."):
             raise
@@ -253,13 +283,13 @@ def _probe(folder: str, size: int) -> None:
 
 
 def check_prefix(prefix: str) -> str:
-    """The prefix as an absolute local path.
+    """The prefix as an absolute local path, or as a URL without a slash at its end.
 
     Raises:
-        StoreUnavailableError: It names a remote store, which this engine does not commit to.
+        StoreUnavailableError: It names a remote store that cannot compare and swap.
     """
     if prefix.startswith("file://"):
         prefix = prefix.removeprefix("file://")
-    if "://" in prefix:
-        raise StoreUnavailableError(prefix, "steps commit by renaming folders, which this kind of store cannot do")
+    if is_remote(prefix):
+        return check_remote_prefix(prefix)
     return os.path.abspath(prefix)

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Self
 
 from marin.errors import ArtifactTypeMismatchError, RecordNotFoundError
 from marin.execution._codec import dataclass_from_json, to_json
+from marin.execution._files import exists
 from marin.execution.fingerprint import type_name
 from marin.execution.records import ArtifactRecord, read_record
 
@@ -38,6 +39,8 @@ class Artifact(_ArtifactBase):
         path: Folder of the committed output; set by the engine.
         volatile: Patterns of files that do not enter ``content_digest`` (``*`` within a folder, ``**`` across).
         evidence: Patterns of files kept of failed attempts.
+        purpose: What a step that makes this does with its inputs, as a kind of a policy: ``train``, ``eval``,
+            ``redistribute``; empty for plain data processing, which no policy restricts.
     Example:
         >>> class Count(Artifact):
         ...     documents: int
@@ -48,6 +51,7 @@ class Artifact(_ArtifactBase):
     path: str = ""
     volatile: ClassVar[tuple[str, ...]] = ("logs/**",)
     evidence: ClassVar[tuple[str, ...]] = ("logs/**", "metrics/**", "metrics*.jsonl")
+    purpose: ClassVar[str] = ""
 
     @functools.cached_property
     def record(self) -> ArtifactRecord | None:
@@ -86,7 +90,7 @@ class Artifact(_ArtifactBase):
         """
         record = read_record(path)
         if record is None:
-            if not os.path.exists(path):
+            if not exists(path):
                 raise RecordNotFoundError(path, "there is nothing at this path")
             return dataclass_from_json(cls, {}, owner=type_name(cls), path=path)
         wanted = type_name(cls)

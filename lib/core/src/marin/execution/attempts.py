@@ -11,8 +11,8 @@ import secrets
 from datetime import UTC, datetime
 
 from marin.errors import CorruptRecordError
-from marin.execution._files import create_text, json_text
-from marin.execution.layout import StepLayout
+from marin.execution._files import create_text, exists, json_text
+from marin.execution.layout import StepLayout, list_folder
 from marin.execution.records import AttemptRecord, parse_object, read_text
 
 _OPEN = ".open.json"
@@ -57,7 +57,7 @@ def close_attempt(layout: StepLayout, attempt: AttemptRecord) -> bool:
 
 def is_closed(layout: StepLayout, attempt: str) -> bool:
     """Whether an attempt's end is on record."""
-    return os.path.exists(os.path.join(layout.attempts, attempt + _CLOSED))
+    return exists(os.path.join(layout.attempts, attempt + _CLOSED))
 
 
 def read_attempts(layout: StepLayout) -> list[AttemptRecord]:
@@ -67,10 +67,7 @@ def read_attempts(layout: StepLayout) -> list[AttemptRecord]:
         CorruptRecordError: An attempt file does not parse.
         RecordFormatError: Written by a newer version.
     """
-    try:
-        names = sorted(os.listdir(layout.attempts))
-    except FileNotFoundError:
-        return []
+    _, names = list_folder(layout.attempts)
     files: dict[str, str] = {}
     for name in names:
         if name.startswith(".") or not name.endswith(_CLOSED):

@@ -3,9 +3,10 @@
 import os
 from collections.abc import Sequence
 
+from marin.execution._files import exists
 from marin.execution.decision import StepFacts
 from marin.execution.fingerprint import describe_drift
-from marin.execution.layout import StepLayout
+from marin.execution.layout import StepLayout, list_folder
 from marin.execution.records import ArtifactRecord, read_record
 from marin.execution.step_spec import StepSpec
 from marin.execution.step_status import Status, StatusRecord
@@ -23,15 +24,15 @@ def gather_facts(
         return StepFacts(status, False, sibling=sibling, sibling_drift=tuple(changes))
     if status is None or status.status is not Status.SUCCESS:
         return StepFacts(status, False, moved_inputs=moved)
-    exists = os.path.isdir(layout.output_path)
+    present = exists(layout.output_path)
     if status.fingerprint == spec.fingerprint:
-        return StepFacts(status, exists, (), status.fingerprint, moved)
-    record = read_record(layout.output_path) if exists else None
+        return StepFacts(status, present, (), status.fingerprint, moved)
+    record = read_record(layout.output_path) if present else None
     if record is None or not record.fingerprint or record.fingerprint == spec.fingerprint:
-        return StepFacts(status, exists, (), "", moved)
+        return StepFacts(status, present, (), "", moved)
     lines = describe_drift(record.fingerprint_payload, spec.payload) if record.fingerprint_payload else []
     drift = tuple(lines) or (f"fingerprint: {record.fingerprint} -> {spec.fingerprint}",)
-    return StepFacts(status, exists, drift, record.fingerprint, moved)
+    return StepFacts(status, present, drift, record.fingerprint, moved)
 
 
 def moved_inputs(layout: StepLayout, fresh: dict[str, str | None]) -> list[str]:
@@ -58,14 +59,13 @@ def nearest_sibling(spec: StepSpec, layout: StepLayout) -> tuple[str, list[str]]
     """
     parent, leaf = os.path.split(layout.output_path)
     stem = leaf[:-DERIVED_DIGITS]
-    try:
-        entries = [entry for entry in os.scandir(parent) if entry.name.startswith(stem) and entry.name != leaf]
-    except FileNotFoundError:
-        return "", []
-    recent = sorted(entries, key=lambda entry: entry.stat().st_mtime_ns, reverse=True)[:_MAX_SIBLINGS]
+    folders, _ = list_folder(parent)
+    siblings = [os.path.join(parent, name) for name in folders if name.startswith(stem) and name != leaf]
+    if not layout.remote:
+        siblings.sort(key=os.path.getmtime, reverse=True)
     best: tuple[str, list[str]] = ("", [])
-    for entry in recent:
-        record: ArtifactRecord | None = read_record(entry.path) if entry.is_dir() else None
+    for path in siblings[:_MAX_SIBLINGS]:
+        record: ArtifactRecord | None = read_record(path)
         if record is None or not record.fingerprint_payload:
             continue
         changes = describe_drift(record.fingerprint_payload, spec.payload)

@@ -14,16 +14,20 @@
     <prefix>/ledger/YYYY/MM/DD/<id>.json               events
 
 Names that begin with a dot are metadata; walkers over data skip them.
+
+In a remote store (a URL) the same names are used, but for what a running body writes: staging and scratch folders lie
+in a workspace on the driver's own disk, and the commit uploads.
 """
 
 import os
 from dataclasses import dataclass
 
+from marin.execution._objects import is_remote, list_prefix, local_workspace
+
 RECORD_FILE = ".artifact.json"
 MANIFEST_FILE = ".manifest.jsonl"
 STATUS_FILE = ".executor_status"
 LEGACY_INFO_FILE = ".executor_info"
-STORE_FILE = ".marin_store.json"
 STAGING_INFIX = ".staging-"
 METADATA_FILES = frozenset({RECORD_FILE, MANIFEST_FILE, STATUS_FILE, LEGACY_INFO_FILE})
 
@@ -72,21 +76,35 @@ class StepLayout:
         """The manifest of the committed output."""
         return os.path.join(self.output_path, MANIFEST_FILE)
 
+    @property
+    def remote(self) -> bool:
+        """Whether the store is one of objects."""
+        return is_remote(self.output_path)
+
+    @property
+    def work(self) -> str:
+        """Local folder that holds the scratch folder and what is being deleted."""
+        return local_workspace(self.output_path) if self.remote else self.control
+
+    @property
+    def _staging_stem(self) -> str:
+        return os.path.join(self.work, "output") if self.remote else self.output_path
+
     def staging(self, epoch: int) -> str:
-        """Folder that the body of one lease epoch writes."""
-        return f"{self.output_path}{STAGING_INFIX}{epoch}"
+        """Local folder that the body of one lease epoch writes."""
+        return f"{self._staging_stem}{STAGING_INFIX}{epoch}"
 
     def scratch(self, fingerprint: str) -> str:
-        """Folder that survives failed attempts of one recipe."""
-        return os.path.join(self.control, "scratch", fingerprint)
+        """Local folder that survives failed attempts of one recipe."""
+        return os.path.join(self.work, "scratch", fingerprint)
 
     def evidence(self, attempt: str) -> str:
         """Folder of what is kept of a failed attempt."""
         return os.path.join(self.attempts, f"{attempt}.files")
 
     def staging_epochs(self) -> dict[int, str]:
-        """Staging folders that exist, by epoch."""
-        parent, leaf = os.path.split(self.output_path)
+        """Staging folders that exist on this machine, by epoch."""
+        parent, leaf = os.path.split(self._staging_stem)
         start = leaf + STAGING_INFIX
         found: dict[int, str] = {}
         try:
@@ -97,6 +115,44 @@ class StepLayout:
             if name.startswith(start) and name[len(start) :].isdigit():
                 found[int(name[len(start) :])] = os.path.join(parent, name)
         return found
+
+
+def store_join(prefix: str, relative: str) -> str:
+    """A path below a prefix, or the path itself when it is absolute; without ``..`` and doubled slashes.
+
+    Example:
+        >>> store_join("s3://example-bucket/store", "tokens/2026.12.01"), store_join("/store", "/elsewhere/tokens")
+        ('s3://example-bucket/store/tokens/2026.12.01', '/elsewhere/tokens')
+    """
+    if is_remote(relative) or os.path.isabs(relative):
+        return relative.rstrip("/") if is_remote(relative) else os.path.normpath(relative)
+    if is_remote(prefix):
+        return f"{prefix}/{os.path.normpath(relative)}"
+    return os.path.normpath(os.path.join(prefix, relative))
+
+
+def below(path: str, prefix: str) -> str:
+    """A path relative to the prefix it lies below; paths elsewhere come back as they are for URLs.
+
+    Example:
+        >>> below("/store/tokens/2026.12.01", "/store"), below("s3://b/store/x", "s3://b/store")
+        ('tokens/2026.12.01', 'x')
+    """
+    return path.removeprefix(prefix + "/") if is_remote(path) else os.path.relpath(path, prefix)
+
+
+def list_folder(path: str) -> tuple[list[str], list[str]]:
+    """Names of the folders and of everything else directly in a folder, sorted; both empty when it does not exist."""
+    if is_remote(path):
+        return list_prefix(path)
+    folders, files = [], []
+    try:
+        with os.scandir(path) as listing:
+            for entry in listing:
+                (folders if entry.is_dir(follow_symlinks=False) else files).append(entry.name)
+    except (FileNotFoundError, NotADirectoryError):
+        return [], []
+    return sorted(folders), sorted(files)
 
 
 def split_control(path: str) -> str | None:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from marin.errors import CorruptRecordError, UnsupportedFileError
+from marin.execution._objects import hash_object, is_remote, object_sizes
 from marin.execution.layout import METADATA_FILES
 from marin.execution.records import read_text
 
@@ -193,6 +194,8 @@ def compare_manifest(root: str, entries: Sequence[ManifestEntry], *, deep: bool)
     Returns:
         One line a difference; empty when they agree.
     """
+    if is_remote(root):
+        return _compare_objects(root, entries, deep=deep)
     problems = []
     present = dict(walk_files(root))
     for entry in entries:
@@ -210,4 +213,20 @@ def compare_manifest(root: str, entries: Sequence[ManifestEntry], *, deep: bool)
         elif deep and hash_file(path) != entry.sha256:
             problems.append(f"changed content: {entry.path}")
     problems.extend(f"unlisted: {path}" for path in present)
+    return problems
+
+
+def _compare_objects(root: str, entries: Sequence[ManifestEntry], *, deep: bool) -> list[str]:
+    """``compare_manifest`` for an output in an object store, where a link is a copy of what it points to."""
+    problems = []
+    present = {path: size for path, size in object_sizes(root).items() if path not in METADATA_FILES}
+    for entry in entries:
+        size = present.pop(entry.path, None)
+        if size is None:
+            problems.append(f"missing: {entry.path}")
+        elif entry.link is None and size != entry.size:
+            problems.append(f"changed size: {entry.path}: {entry.size} -> {size}")
+        elif deep and entry.link is None and hash_object(f"{root}/{entry.path}") != entry.sha256:
+            problems.append(f"changed content: {entry.path}")
+    problems.extend(f"unlisted: {path}" for path in sorted(present))
     return problems

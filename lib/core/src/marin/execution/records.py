@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from marin.errors import CorruptRecordError, RecordFormatError
+from marin.execution._objects import is_remote, read_object_text
 from marin.execution.layout import LEGACY_INFO_FILE, RECORD_FILE
 
 RECORD_FORMAT = 2
@@ -34,6 +35,10 @@ class ArtifactRecord:
         code_digest: Hash of the step function's source; advisory.
         attempt: Id of the attempt that made it.
         epoch: Lease epoch of that attempt.
+        purpose: What the step does with its inputs, see ``Artifact.purpose``.
+        policy: The policy that let the plan pass; empty when no gate was asked.
+        licences: SPDX expressions of everything it was made from, when a gate was asked.
+        waivers: Waivers without which the plan would have been refused.
     """
 
     name: str = ""
@@ -62,6 +67,8 @@ class ArtifactRecord:
     seconds: float = 0.0
     licences: list[str] = field(default_factory=list)
     waivers: list[dict[str, Any]] = field(default_factory=list)
+    purpose: str = ""
+    policy: str = ""
     record_format: int = RECORD_FORMAT
 
     def to_json(self) -> dict[str, Any]:
@@ -159,12 +166,14 @@ def parse_object(path: str, text: str) -> dict[str, Any]:
 
 
 def read_text(path: str) -> str | None:
-    """Text of a file, or None when it does not exist.
+    """Text of a file or object, or None when it does not exist.
 
     Raises:
         CorruptRecordError: The file is not UTF-8.
     """
     try:
+        if is_remote(path):
+            return read_object_text(path)
         with open(path, encoding="utf-8") as file:
             return file.read()
     except (FileNotFoundError, NotADirectoryError):

@@ -6,7 +6,6 @@ under every prefix.
 """
 
 import functools
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -17,6 +16,8 @@ from rigging.resources import ResourceConfig
 from marin.execution.artifact import Artifact
 from marin.execution.failures import RetryPolicy
 from marin.execution.fingerprint import DISPLAY_DIGITS, canonical_payload, fingerprint_of
+from marin.execution.layout import store_join
+from marin.execution.secret_fields import refuse_secrets
 from marin.execution.versions import VersionKind, validate_name, version_kind
 
 
@@ -108,7 +109,9 @@ class StepSpec:
             "attrs": dict(self.hash_attrs),
             "deps": sorted(dep.address for dep in self.deps),
         }
-        return canonical_payload(identity, step=self.name)
+        payload = canonical_payload(identity, step=self.name)
+        refuse_secrets(payload, self.name)
+        return payload
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -143,11 +146,17 @@ class StepSpec:
     def path(self, prefix: str) -> str:
         """Where the output lies under a prefix."""
         target = self.override_output_path if self.override_output_path is not None else self.address
-        return os.path.normpath(target if os.path.isabs(target) else os.path.join(prefix, target))
+        return store_join(prefix, target)
 
     def argument(self, paths: RunPaths) -> Any:
         """The argument of the body for one attempt."""
         return self.build_argument(paths) if self.build_argument is not None else paths.output_path
+
+    @property
+    def purpose(self) -> str:
+        """What it does with its inputs, as a kind of a policy; empty for plain data processing."""
+        purpose = getattr(self.artifact_type, "purpose", "")
+        return purpose if isinstance(purpose, str) else ""
 
     @property
     def body(self) -> Callable[[Any], Any] | None:

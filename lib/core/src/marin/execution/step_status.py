@@ -12,8 +12,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from rigging.errors import LeaseLostError
+
 from marin.errors import CorruptRecordError
 from marin.execution._files import replace_text
+from marin.execution._objects import replace_object_text
 from marin.execution.layout import STATUS_FILE, StepLayout
 from marin.execution.records import RECORD_FORMAT, parse_object, read_text
 
@@ -94,11 +97,31 @@ def read_status(layout: StepLayout) -> StatusRecord | None:
 
 
 def write_status(layout: StepLayout, record: StatusRecord) -> None:
-    """Replace the status; durable on return, but for ``RUNNING``, which a power failure may undo without harm."""
+    """Replace the status; durable on return, but for ``RUNNING``, which a power failure may undo without harm.
+
+    Raises:
+        LeaseLostError: A later epoch has written the status (noticed in object stores only; on a disk the lease's own
+            check comes first).
+    """
     details = {
         key: value
         for key, value in dataclasses.asdict(record).items()
         if key != "status" and value not in ("", None, [])
     }
     line = json.dumps(details, sort_keys=True, ensure_ascii=False)
-    replace_text(layout.status, f"{record.status.value}\n{line}\n", durable=record.status is not Status.RUNNING)
+    text = f"{record.status.value}\n{line}\n"
+    if layout.remote:
+        replace_object_text(layout.status, text, allowed=lambda stored: _refuse_newer(layout.status, stored, record))
+    else:
+        replace_text(layout.status, text, durable=record.status is not Status.RUNNING)
+
+
+def _refuse_newer(path: str, stored: str, record: StatusRecord) -> None:
+    """Keep a driver that lost its lease from replacing what its successor says.
+
+    Raises:
+        LeaseLostError: The stored status is of a later epoch.
+    """
+    epoch = parse_status(path, stored).epoch
+    if epoch > record.epoch:
+        raise LeaseLostError(path, record.epoch, f"its status is of epoch {epoch}")

@@ -4,12 +4,15 @@ Order of durable writes: data files, ``.manifest.jsonl``, ``.artifact.json``, th
 attempt, the ledger event. Everything before the rename happens in a staging folder that carries the lease's epoch in
 its name. A new owner first takes every older staging folder away, so a driver that lost its lease has nothing left to
 rename: the fence holds even when that driver sleeps through its own checks.
+
+In an object store the rename is an upload, object by object, each only over the version that was there when this owner
+began (``_objects``); the fence is the store's compare-and-swap.
 """
 
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from marin.execution._files import (
@@ -18,12 +21,14 @@ from marin.execution._files import (
     exchange,
     fsync_directory,
     json_text,
+    keep_file,
     remove_temporaries,
     take_away,
 )
+from marin.execution._objects import make_private, object_versions, upload_output
 from marin.execution.attempts import close_attempt, close_orphans, is_closed, read_attempts
 from marin.execution.boundaries import Boundary, BoundaryHook
-from marin.execution.layout import MANIFEST_FILE, RECORD_FILE, StepLayout
+from marin.execution.layout import MANIFEST_FILE, RECORD_FILE, StepLayout, below
 from marin.execution.manifest import (
     ManifestEntry,
     build_manifest,
@@ -79,6 +84,7 @@ class StepTransaction:
     epoch: int
     check: Callable[[], None]
     hook: BoundaryHook
+    _seen: dict[str, str] = field(default_factory=dict)
 
     @property
     def staging(self) -> str:
@@ -99,11 +105,17 @@ class StepTransaction:
             status: The status file.
             at: Time for the closed attempts, ISO-8601.
         """
+        if self.layout.remote:
+            self.check()
+            make_private(self.layout.work)
+            self._seen = object_versions(self.layout.output_path)
         finished = self._finish_commit(status, at)
+        if finished is not None:
+            self.clean_up()
         for path in self.layout.staging_epochs().values():
-            take_away(path, self.layout.control)
-        empty_trash(self.layout.control)
-        remove_temporaries(self.layout.control)
+            take_away(path, self.layout.work)
+        empty_trash(self.layout.work)
+        remove_temporaries(self.layout.work)
         keep = finished.attempt if finished is not None else ""
         note = f"its driver was gone when epoch {self.epoch} took over"
         abandoned = close_orphans(self.layout, at=at, note=note, except_attempt=keep)
@@ -148,7 +160,7 @@ class StepTransaction:
         )
         write_status(self.layout, status)
         self.passed(Boundary.STATUS_RUNNING)
-        take_away(self.staging, self.layout.control)
+        take_away(self.staging, self.layout.work)
         os.makedirs(self.staging)
         os.makedirs(self.layout.scratch(attempt.fingerprint), exist_ok=True)
         self.passed(Boundary.STAGING_CREATED)
@@ -187,6 +199,12 @@ class StepTransaction:
 
     def _move_into_place(self, staging: str) -> None:
         target = self.layout.output_path
+        if self.layout.remote:
+            entries = read_manifest(os.path.join(staging, MANIFEST_FILE)) or []
+            data = [entry.path for entry in entries]
+            upload_output(staging, target, data, (MANIFEST_FILE, RECORD_FILE), self._seen, self.check)
+            take_away(staging, self.layout.work)
+            return
         if not os.path.lexists(target):
             os.rename(staging, target)
         elif read_record(target) is None:
@@ -196,7 +214,7 @@ class StepTransaction:
         else:
             exchange(staging, target)
         fsync_directory(os.path.dirname(target))
-        take_away(staging, self.layout.control)
+        take_away(staging, self.layout.work)
 
     def mark_success(self, record: ArtifactRecord, at: str) -> None:
         """Write the last word of a commit."""
@@ -219,8 +237,8 @@ class StepTransaction:
 
     def clean_up(self) -> None:
         """Remove what only a running attempt needs: the scratch folder and the trash."""
-        take_away(os.path.join(self.layout.control, "scratch"), self.layout.control)
-        empty_trash(self.layout.control)
+        take_away(os.path.join(self.layout.work, "scratch"), self.layout.work)
+        empty_trash(self.layout.work)
 
     def salvage(self, attempt: str, patterns: Sequence[str]) -> tuple[list[dict[str, Any]], str | None]:
         """Keep the evidence of a failed attempt and remove the rest of its staging folder.
@@ -231,19 +249,17 @@ class StepTransaction:
         if not os.path.isdir(self.staging):
             return [], None
         partial: list[dict[str, Any]] = []
-        kept_bytes = 0
+        kept_bytes, kept = 0, False
         evidence = self.layout.evidence(attempt)
         for relative, info in walk_files(self.staging):
             if len(partial) < _MAX_PARTIAL_OUTPUTS:
                 partial.append({"path": relative, "bytes": info.st_size})
             if matches(relative, patterns) and kept_bytes + info.st_size <= _MAX_EVIDENCE_BYTES:
                 kept_bytes += info.st_size
-                target = os.path.join(evidence, relative)
-                os.makedirs(os.path.dirname(target), exist_ok=True)
-                os.rename(os.path.join(self.staging, relative), target)
-        take_away(self.staging, self.layout.control)
-        kept = os.path.relpath(evidence, self.layout.control) if os.path.isdir(evidence) else None
-        return partial, kept
+                kept = True
+                keep_file(os.path.join(self.staging, relative), os.path.join(evidence, relative))
+        take_away(self.staging, self.layout.work)
+        return partial, below(evidence, self.layout.control) if kept else None
 
     def fail(self, attempt: AttemptRecord, at: str, *, interrupted: bool) -> None:
         """Close a failed attempt and say ``FAILED``."""

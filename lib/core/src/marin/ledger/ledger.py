@@ -13,7 +13,7 @@ from rigging.filesystem.lease import Lease, LeaseState
 from rigging.filesystem.prefix import marin_prefix
 
 from marin.errors import RecordNotFoundError, UsageError
-from marin.execution._files import check_prefix
+from marin.execution._files import check_prefix, exists
 from marin.execution.attempts import read_attempts
 from marin.execution.decision import StepFacts
 from marin.execution.events import LedgerEvent, read_event
@@ -153,7 +153,7 @@ class Ledger:
 
     def lease(self, entry: StepEntry) -> LeaseState | None:
         """Who works on a step, or None when nobody ever did."""
-        return Lease(entry.layout.lease).read() if os.path.exists(entry.layout.lease) else None
+        return Lease(entry.layout.lease).read() if exists(entry.layout.lease) else None
 
     def events(self) -> list[LedgerEvent]:
         """Every event, in order of time."""

@@ -3,8 +3,17 @@
 import os
 from collections.abc import Iterator
 
+from marin.execution._files import exists
 from marin.execution.events import LEDGER_FOLDER
-from marin.execution.layout import RECORD_FILE, STAGING_INFIX, STATUS_FILE, StepLayout, split_control
+from marin.execution.layout import (
+    RECORD_FILE,
+    STAGING_INFIX,
+    STATUS_FILE,
+    StepLayout,
+    below,
+    list_folder,
+    split_control,
+)
 
 
 def step_paths(prefix: str) -> Iterator[str]:
@@ -16,39 +25,36 @@ def step_paths(prefix: str) -> Iterator[str]:
     folders = [prefix]
     while folders:
         folder = folders.pop()
-        try:
-            entries = [entry for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        outputs = {path for entry in entries if (path := split_control(entry.path)) is not None}
+        names, _ = list_folder(folder)
+        outputs = {path for name in names if (path := split_control(os.path.join(folder, name))) is not None}
         found |= outputs
-        for entry in entries:
-            if entry.path in outputs or entry.name.startswith(".") or STAGING_INFIX in entry.name:
+        for name in names:
+            path = os.path.join(folder, name)
+            if path in outputs or name.startswith(".") or STAGING_INFIX in name:
                 continue
-            if folder == prefix and entry.name == LEDGER_FOLDER:
+            if folder == prefix and name == LEDGER_FOLDER:
                 continue
-            if any(os.path.exists(os.path.join(entry.path, name)) for name in (RECORD_FILE, STATUS_FILE)):
-                found.add(entry.path)
+            if any(exists(os.path.join(path, mark)) for mark in (RECORD_FILE, STATUS_FILE)):
+                found.add(path)
             else:
-                folders.append(entry.path)
+                folders.append(path)
     yield from sorted(found)
 
 
 def event_paths(prefix: str) -> Iterator[str]:
     """Path of every event, oldest day first."""
-    root = os.path.join(prefix, LEDGER_FOLDER)
-    for folder, folders, files in os.walk(root):
-        folders.sort()
-        # Compacted and indexed forms lie beside the days and are not events.
-        if os.path.relpath(folder, root).count(os.sep) != 2:
-            continue
-        for name in sorted(files):
+    # Compacted and indexed forms lie beside the days and are not events.
+    days = [os.path.join(prefix, LEDGER_FOLDER)]
+    for _ in range(3):
+        days = [os.path.join(folder, name) for folder in days for name in list_folder(folder)[0]]
+    for folder in days:
+        for name in list_folder(folder)[1]:
             if name.endswith(".json") and not name.startswith("."):
                 yield os.path.join(folder, name)
 
 
 def address_of(prefix: str, layout: StepLayout) -> tuple[str, str]:
     """Name and version of an output by where it lies: the last path segment is the version."""
-    relative = os.path.relpath(layout.output_path, prefix)
-    name, _, version = relative.rpartition(os.sep)
+    relative = below(layout.output_path, prefix)
+    name, _, version = relative.rpartition("/")
     return (name, version) if name else (relative, "")

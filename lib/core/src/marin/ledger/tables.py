@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from marin.execution._files import json_text, replace_text
+from marin.execution._objects import is_remote
 from marin.execution.events import LEDGER_FOLDER
-from marin.execution.layout import RECORD_FILE
+from marin.execution.layout import RECORD_FILE, below
 from marin.execution.records import read_record, read_text
 from marin.ledger.ledger import Ledger
 from marin.ledger.scan import event_paths
@@ -76,7 +77,7 @@ def _step_rows(ledger: Ledger) -> Iterator[list[Any]]:
             ]  # fmt: skip
         category = status.category if status is not None else ""
         at = status.at if status is not None else ""
-        yield [entry.name, entry.version, entry.state, category, at, *made, os.path.relpath(entry.path, ledger.prefix)]
+        yield [entry.name, entry.version, entry.state, category, at, *made, below(entry.path, ledger.prefix)]
 
 
 def _attempt_rows(ledger: Ledger) -> Iterator[list[Any]]:
@@ -93,7 +94,7 @@ def _attempt_rows(ledger: Ledger) -> Iterator[list[Any]]:
 def _input_rows(ledger: Ledger) -> Iterator[list[Any]]:
     for record in ledger.records():
         for ref, path, digest in zip(record.deps, record.dep_paths, record.dep_digests, strict=False):
-            yield [f"{record.name}@{record.version}", ref, digest, os.path.relpath(path, ledger.prefix)]
+            yield [f"{record.name}@{record.version}", ref, digest, below(path, ledger.prefix)]
 
 
 def index_path(prefix: str) -> str:
@@ -129,7 +130,12 @@ def load_tables(ledger: Ledger, *, on_rebuild: Callable[[], None] = lambda: None
     Args:
         ledger: The store.
         on_rebuild: Called when the index had to be made.
+
+    A store of objects has no index: to tell whether one is fresh would cost as many requests as to do without.
     """
+    if is_remote(ledger.prefix):
+        on_rebuild()
+        return build_tables(ledger)
     digest = source_digest(ledger)
     path = index_path(ledger.prefix)
     text = read_text(path)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from marin.errors import CorruptRecordError, RecordFormatError
+from marin.execution._files import exists
 from marin.execution.layout import MANIFEST_FILE
 from marin.execution.manifest import compare_manifest, content_digest, read_manifest
 from marin.execution.records import ArtifactRecord, read_record
@@ -95,9 +96,9 @@ def verify(ledger: Ledger, name: str, version: str = "", *, deep: bool = False) 
 
 def _check_output(path: str, record: ArtifactRecord | None, *, deep: bool) -> list[str]:
     if record is None:
-        return ["there is nothing" if not os.path.exists(path) else "there is data without a record"]
+        return ["there is nothing" if not exists(path) else "there is data without a record"]
     if record.source:
-        return [] if os.path.exists(record.source) else [f"its source is gone: {record.source}"]
+        return [] if exists(record.source) else [f"its source is gone: {record.source}"]
     if record.manifest is None:
         return ["its record names no manifest (an older format)"]
     entries = read_manifest(os.path.join(path, MANIFEST_FILE))

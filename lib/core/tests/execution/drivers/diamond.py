@@ -14,6 +14,7 @@ import time
 
 from marin.execution import Artifact, ArtifactStep, run
 from marin.execution.settings import RunnerSettings
+from rigging.filesystem.storage_path import StoragePath
 
 
 class Piece(Artifact):
@@ -35,7 +36,7 @@ def body(config):
     for source in config["inputs"]:
         total += Piece.load(source).total
         with (
-            open(os.path.join(source, "parts", "0.txt")) as file,
+            (StoragePath(source) / "parts/0.txt").open() as file,
             open(os.path.join(config["out"], "in.txt"), "a") as out,
         ):
             out.write(file.read())
