@@ -65,8 +65,7 @@ def lm_flops_per_token(
         ...                    head_dim=2, vocab_size=3, context_length=1)
         103.0
     """
-    if convention not in ("full", "causal"):
-        raise ConfigError(f"unknown convention {convention!r}; expected full or causal.", key="flops_convention")
+    check_convention(convention)
     mlp = 6 * hidden_dim * intermediate_dim
     qkv = 2 * hidden_dim * head_dim * (num_heads + 2 * num_kv_heads)
     out = 2 * num_heads * head_dim * hidden_dim
@@ -74,6 +73,16 @@ def lm_flops_per_token(
     if convention == "causal":
         scores = scores / 2
     return float(num_layers * (mlp + qkv + out + scores) + 2 * hidden_dim * vocab_size)
+
+
+def check_convention(convention: str) -> None:
+    """Accept ``full`` or ``causal``.
+
+    Raises:
+        ConfigError: anything else.
+    """
+    if convention not in ("full", "causal"):
+        raise ConfigError(f"unknown convention {convention!r}; expected full or causal.", key="flops_convention")
 
 
 def device_peak_flops(device: jax.Device | None = None) -> tuple[str, float]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 
 from levanter.kernels.fused_cross_entropy import CHUNK_LOGITS_BYTES
-from levanter.models.llama import LlamaConfig
+from levanter.models.decoder import RotaryDecoderConfig
 from levanter.precision import Policy
 
 
@@ -43,7 +43,13 @@ class MemoryEstimate:
 
 
 def estimate_memory(
-    config: LlamaConfig, *, vocab_size: int, batch_size: int, seq_len: int, mp: Policy | None = None, data_ways: int = 1
+    config: RotaryDecoderConfig,
+    *,
+    vocab_size: int,
+    batch_size: int,
+    seq_len: int,
+    mp: Policy | None = None,
+    data_ways: int = 1,
 ) -> MemoryEstimate:
     """Predict the peak of a training step.
 
@@ -59,6 +65,7 @@ def estimate_memory(
         Bytes per device.
 
     Example:
+        >>> from levanter.models.llama import LlamaConfig
         >>> estimate_memory(LlamaConfig(), vocab_size=32_000, batch_size=1, seq_len=2048).parameters // 10**9
         26
     """

@@ -1,5 +1,10 @@
-"""``config.json`` of a Llama model, in both directions."""
+"""The fields of ``config.json`` that families share, in both directions.
 
+Every family's ``from_hf_config`` and ``to_hf_config`` are built from these; they work on plain dictionaries, so that
+neither ``transformers`` nor the network is needed.
+"""
+
+from collections.abc import Mapping
 from typing import Any
 
 from levanter.errors import HfCheckpointError
@@ -10,29 +15,106 @@ from levanter.layers.rotary import (
     RotaryConfig,
     YarnRotaryConfig,
 )
-from levanter.models.llama import LlamaConfig
+
+_TO_HF = {"relu_squared": "relu2"}
+_FROM_HF = {"relu2": "relu_squared", "gelu_pytorch_tanh": "gelu_new", "swish": "silu"}
 
 
-def llama_to_hf(config: LlamaConfig, vocab_size: int, torch_dtype: str, special: dict[str, Any]) -> dict[str, Any]:
-    """The ``config.json`` that describes a model.
+def as_mapping(hf_config: Any) -> Mapping[str, Any]:
+    """A parsed ``config.json``, or whatever has ``to_dict`` (a ``transformers`` config), as a mapping."""
+    return hf_config if isinstance(hf_config, Mapping) else hf_config.to_dict()
 
-    Args:
-        config: Our config.
-        vocab_size: Rows of the embedding.
-        torch_dtype: Dtype of the stored weights.
-        special: Special-token ids to include.
+
+def require(raw: Mapping[str, Any], key: str) -> Any:
+    """The value of a field.
 
     Raises:
-        HfCheckpointError: a setting that Hugging Face's Llama has no field for.
+        HfCheckpointError: it is absent; the message names it and what is there.
+
+    Example:
+        >>> require({"hidden_size": 8}, "hidden_size")
+        8
     """
-    unsupported = [n for n in ("qk_norm", "hybrid_norm", "input_embedding_norm") if getattr(config, n)]
-    if config.logits_soft_cap is not None:
-        unsupported.append("logits_soft_cap")
-    if config.sliding_window is not None:
-        unsupported.append("sliding_window")
-    document = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
+    if raw.get(key) is None:
+        raise HfCheckpointError(
+            f"cannot read config.json: {key} is missing, model_type={raw.get('model_type')!r}; expected that field "
+            f"among {', '.join(sorted(raw)) or 'none'}. Is the file complete?",
+            path=str(raw.get("_name_or_path", "")),
+        )
+    return raw[key]
+
+
+def same_everywhere(raw: Mapping[str, Any], *keys: str) -> None:
+    """Insist that switches which we have only one field for agree.
+
+    Raises:
+        HfCheckpointError: they differ; the message shows all values.
+    """
+    values = {key: bool(raw.get(key, False)) for key in keys}
+    if len(set(values.values())) > 1:
+        shown = ", ".join(f"{key}={value}" for key, value in values.items())
+        raise HfCheckpointError(
+            f"cannot import the model: {shown}; expected equal values. Biases in only some linear layers are not "
+            "implemented for this family.",
+            path=str(raw.get("_name_or_path", "")),
+        )
+
+
+def activation_from_hf(name: str) -> str:
+    """Our name of an activation.
+
+    Example:
+        >>> activation_from_hf("gelu_pytorch_tanh")
+        'gelu_new'
+    """
+    return _FROM_HF.get(name, name)
+
+
+def activation_to_hf(name: str) -> str:
+    """Hugging Face's name of an activation."""
+    return _TO_HF.get(name, name)
+
+
+def decoder_from_hf(hf_config: Any, **defaults: Any) -> dict[str, Any]:
+    """Arguments of a :class:`~levanter.models.decoder.RotaryDecoderConfig`.
+
+    Args:
+        hf_config: Parsed ``config.json``.
+        defaults: What the family's ``transformers`` config takes for a field that is absent.
+
+    Raises:
+        HfCheckpointError: a field is missing, or a rotary scaling we do not know.
+    """
+    raw = {**defaults, **as_mapping(hf_config)}
+    heads, hidden = require(raw, "num_attention_heads"), require(raw, "hidden_size")
+    head_dim = raw.get("head_dim")
+    return {
+        "max_seq_len": raw.get("max_position_embeddings", 2048),
+        "hidden_dim": hidden,
+        "intermediate_dim": require(raw, "intermediate_size"),
+        "num_layers": require(raw, "num_hidden_layers"),
+        "num_heads": heads,
+        "num_kv_heads": raw.get("num_key_value_heads") or heads,
+        "head_dim": None if head_dim in (None, hidden / heads) else head_dim,
+        "activation_function": activation_from_hf(raw.get("hidden_act") or "silu"),
+        "initializer_range": raw.get("initializer_range", 0.02),
+        "layer_norm_epsilon": raw.get("rms_norm_eps", 1e-6),
+        "tie_word_embeddings": raw.get("tie_word_embeddings", False),
+        "rope": rope_from_hf(raw),
+    }
+
+
+def decoder_to_hf(config: Any, vocab_size: int, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The fields that every rotary decoder writes.
+
+    Args:
+        config: A :class:`~levanter.models.decoder.RotaryDecoderConfig`.
+        vocab_size: Rows of the embedding.
+        overrides: Fields of the family, and of the caller; they win.
+    """
+    return {
+        "architectures": [config.hf_architecture],
+        "model_type": config.hf_model_type,
         "vocab_size": vocab_size,
         "hidden_size": config.hidden_dim,
         "intermediate_size": config.intermediate_dim,
@@ -40,63 +122,25 @@ def llama_to_hf(config: LlamaConfig, vocab_size: int, torch_dtype: str, special:
         "num_attention_heads": config.num_heads,
         "num_key_value_heads": config.num_kv_heads,
         "head_dim": config.head_size,
-        "hidden_act": config.activation_function,
+        "hidden_act": activation_to_hf(config.activation_function),
         "initializer_range": config.initializer_range,
         "rms_norm_eps": config.layer_norm_epsilon,
         "max_position_embeddings": config.max_seq_len,
         "tie_word_embeddings": config.tie_word_embeddings,
-        "attention_bias": config.use_bias,
-        "mlp_bias": config.use_bias,
         "attention_dropout": 0.0,
         "use_cache": True,
-        "torch_dtype": torch_dtype,
         **rope_to_hf(config.rope),
-        **special,
+        **(overrides or {}),
     }
-    if unsupported:
-        document["levanter_extensions"] = {name: getattr(config, name) for name in unsupported}
-    return document
-
-
-def llama_from_hf(raw: dict[str, Any], path: str) -> LlamaConfig:
-    """Our config from a ``config.json``.
-
-    Args:
-        raw: The parsed file.
-        path: Where it came from, for messages.
-
-    Raises:
-        HfCheckpointError: not a Llama, or a rotary scaling we do not know.
-    """
-    if raw.get("model_type") != "llama":
-        raise HfCheckpointError(
-            f"cannot import the model: path={path}, model_type={raw.get('model_type')!r}; expected 'llama'. "
-            "Only Llama-shaped models are supported by this function.",
-            path=path,
-        )
-    heads = raw["num_attention_heads"]
-    head_dim = raw.get("head_dim")
-    derived = raw["hidden_size"] // heads
-    return LlamaConfig(
-        max_seq_len=raw.get("max_position_embeddings", 2048),
-        hidden_dim=raw["hidden_size"],
-        intermediate_dim=raw["intermediate_size"],
-        num_layers=raw["num_hidden_layers"],
-        num_heads=heads,
-        num_kv_heads=raw.get("num_key_value_heads") or heads,
-        head_dim=None if head_dim in (None, derived) else head_dim,
-        activation_function=raw.get("hidden_act", "silu"),
-        initializer_range=raw.get("initializer_range", 0.02),
-        layer_norm_epsilon=raw.get("rms_norm_eps", 1e-6),
-        tie_word_embeddings=raw.get("tie_word_embeddings", False),
-        use_bias=raw.get("attention_bias", False),
-        rope=rope_from_hf(raw, path),
-        **raw.get("levanter_extensions", {}),
-    )
 
 
 def rope_to_hf(rope: RotaryConfig) -> dict[str, Any]:
-    """``rope_theta`` and ``rope_scaling``."""
+    """``rope_theta`` and ``rope_scaling``.
+
+    Example:
+        >>> rope_to_hf(LinearRotaryConfig(factor=2.0))
+        {'rope_theta': 10000.0, 'rope_scaling': {'rope_type': 'linear', 'factor': 2.0}}
+    """
     scaling: dict[str, Any] | None = None
     if isinstance(rope, Llama3RotaryConfig):
         scaling = {
@@ -119,26 +163,35 @@ def rope_to_hf(rope: RotaryConfig) -> dict[str, Any]:
     return {"rope_theta": rope.theta, "rope_scaling": scaling}
 
 
-def rope_from_hf(raw: dict[str, Any], path: str) -> RotaryConfig:
-    """A rotary config from ``rope_theta`` and ``rope_scaling`` (or the newer ``rope_parameters``)."""
+def rope_from_hf(raw: Mapping[str, Any], kind: str | None = None) -> RotaryConfig:
+    """A rotary config from ``rope_theta`` and ``rope_scaling``, or the newer ``rope_parameters``.
+
+    Args:
+        raw: Parsed ``config.json``.
+        kind: Layer type whose entry to read where ``rope_parameters`` has one per type.
+
+    Raises:
+        HfCheckpointError: a rotary scaling we do not know.
+    """
     scaling = dict(raw.get("rope_scaling") or raw.get("rope_parameters") or {})
-    theta = float(raw.get("rope_theta") or scaling.get("rope_theta") or 10_000.0)
-    kind = scaling.get("rope_type", scaling.get("type", "default"))
-    if kind == "default":
-        return DefaultRotaryConfig(theta=theta)
-    if kind == "linear":
-        return LinearRotaryConfig(theta=theta, factor=float(scaling["factor"]))
+    if kind is not None and isinstance(scaling.get(kind), Mapping):
+        scaling = dict(scaling[kind])
+    theta = float(scaling.get("rope_theta") or raw.get("rope_theta") or 10_000.0)
+    name = scaling.get("rope_type", scaling.get("type", "default"))
     classes: dict[str, tuple[type[RotaryConfig], tuple[str, ...]]] = {
+        "default": (DefaultRotaryConfig, ()),
+        "linear": (LinearRotaryConfig, ("factor",)),
         "llama3": (
             Llama3RotaryConfig,
             ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
         ),
         "yarn": (YarnRotaryConfig, ("factor", "beta_fast", "beta_slow", "original_max_position_embeddings")),
     }
-    if kind not in classes:
+    if name not in classes:
         raise HfCheckpointError(
-            f"cannot import the model: path={path}, rope_type={kind!r}; expected default, linear, llama3 or yarn.",
-            path=path,
+            f"cannot import the model: rope_type={name!r}; expected one of {', '.join(sorted(classes))}. "
+            "This rotary scaling is not implemented.",
+            path=str(raw.get("_name_or_path", "")),
         )
-    cls, names = classes[kind]
-    return cls(theta=theta, **{name: scaling[name] for name in names if name in scaling})
+    cls, names = classes[name]
+    return cls(theta=theta, **{field: scaling[field] for field in names if scaling.get(field) is not None})

@@ -1,4 +1,4 @@
-r"""Sampling from a Llama model, one token at a time, with a key/value cache.
+r"""Sampling from a decoder, one token at a time, with a key/value cache.
 
 The prompt runs once through the model (prefill) and leaves the keys and values of every layer in a cache; each further
 token runs alone against it. Both are compiled once per cache size, whatever the prompt's length, because the prompt is
@@ -17,17 +17,16 @@ import numpy as np
 from haliax import Axis, NamedArray
 
 from levanter.errors import EvaluationError
-from levanter.layers.attention import dot_product_attention
 from levanter.layers.attention_mask import KEY_POSITION, POSITION, AttentionMask
-from levanter.layers.normalization import rms_norm
-from levanter.models.llama import LlamaLMHeadModel
+from levanter.models.block import Block
+from levanter.models.decoder import DecoderLMHeadModel
 
 Cache = tuple[jax.Array, jax.Array]
 PAD_TO = 64
 
 
 def generate(
-    model: LlamaLMHeadModel,
+    model: DecoderLMHeadModel,
     prompt_ids: Sequence[int],
     *,
     max_new_tokens: int,
@@ -75,44 +74,40 @@ def generate(
 
 
 @functools.partial(jax.jit, static_argnums=(3,))
-def _prefill(model: LlamaLMHeadModel, ids: jax.Array, length: jax.Array, size: int) -> tuple[jax.Array, Cache]:
+def _prefill(model: DecoderLMHeadModel, ids: jax.Array, length: jax.Array, size: int) -> tuple[jax.Array, Cache]:
     """Run the prompt; return the logits after its last token ``[V]`` and the cache ``[L, B, G, S, D]``."""
-    transformer = model.transformer
-    rope = transformer.rope(jnp.arange(ids.shape[1]))
-    mask = AttentionMask.causal()
-    layers = transformer.layers
+    xs, inputs = model.transformer.layer_inputs(jnp.arange(ids.shape[1]))
+    pad = ((0, 0), (0, 0), (0, size - ids.shape[1]), (0, 0))
 
-    def layer(x: jax.Array, leaves: list[jax.Array]) -> tuple[jax.Array, Cache]:
-        block = layers.block(leaves)
-        q, k, v = block.self_attn.project(rms_norm(block.input_layernorm, x), rope)
-        attended = block.self_attn.output(dot_product_attention(q, k, v, _windowed(block, mask)))
-        pad = ((0, 0), (0, 0), (0, size - ids.shape[1]), (0, 0))
-        return block.after_attention(x, attended), (jnp.pad(k, pad), jnp.pad(v, pad))
+    def layer(block: Block, x: jax.Array, item: Any) -> tuple[jax.Array, Cache]:
+        given = inputs(item, AttentionMask.causal())
+        q, k, v = block.self_attn.project(block.before_attention(x), given)
+        attended = block.self_attn.output(block.self_attn.attend(q, k, v, given.mask))
+        return block.after_attention(x, attended)[0], (jnp.pad(k, pad), jnp.pad(v, pad))
 
-    x, cache = jax.lax.scan(layer, model.embeddings(ids), layers.leaves())
+    x, cache = model.transformer.layers.scan(layer, model.embeddings(ids), xs)
     last = jax.lax.dynamic_slice_in_dim(x, length - 1, 1, axis=1)
-    return _logits(model, rms_norm(transformer.norm, last)), cache
+    return model.logits(model.transformer.norm(last)[0, 0]).astype(jnp.float32), cache
 
 
 @functools.partial(jax.jit, donate_argnums=(3,))
-def _decode(model: LlamaLMHeadModel, token: jax.Array, position: jax.Array, cache: Cache) -> tuple[jax.Array, Cache]:
+def _decode(model: DecoderLMHeadModel, token: jax.Array, position: jax.Array, cache: Cache) -> tuple[jax.Array, Cache]:
     """Run one token at ``position``; return its logits ``[V]`` and the cache with its key and value added."""
-    transformer = model.transformer
-    rope = transformer.rope(position[None])
+    xs, inputs = model.transformer.layer_inputs(position[None])
     size = cache[0].shape[3]
-    layers = transformer.layers
 
-    def layer(x: jax.Array, item: tuple) -> tuple[jax.Array, Cache]:
-        leaves, keys, values = item
-        block = layers.block(leaves)
-        q, k, v = block.self_attn.project(rms_norm(block.input_layernorm, x), rope)
+    def layer(block: Block, x: jax.Array, item: Any) -> tuple[jax.Array, Cache]:
+        own, keys, values = item
+        given = inputs(own, None)
+        q, k, v = block.self_attn.project(block.before_attention(x), given)
         keys = jax.lax.dynamic_update_slice_in_dim(keys, k, position, axis=2)
         values = jax.lax.dynamic_update_slice_in_dim(values, v, position, axis=2)
-        attended = dot_product_attention(q, keys, values, _cache_mask(block, size, position))
-        return block.after_attention(x, block.self_attn.output(attended)), (keys, values)
+        attended = block.self_attn.attend(q, keys, values, _cache_mask(given.mask, size, position))
+        return block.after_attention(x, block.self_attn.output(attended))[0], (keys, values)
 
-    x, cache = jax.lax.scan(layer, model.embeddings(token[None, None]), (layers.leaves(), *cache))
-    return _logits(model, rms_norm(transformer.norm, x)), cache
+    embedded = model.embeddings(token[None, None], position[None])
+    x, cache = model.transformer.layers.scan(layer, embedded, (xs, *cache))
+    return model.logits(model.transformer.norm(x)[0, 0]).astype(jnp.float32), cache
 
 
 @functools.partial(jax.jit, static_argnums=(3,))
@@ -122,27 +117,17 @@ def _sample(logits: jax.Array, key: jax.Array, temperature: jax.Array, top_k: in
     return ids[jnp.where(temperature == 0, 0, drawn)]
 
 
-def _windowed(block: Any, mask: AttentionMask) -> AttentionMask:
-    return mask.with_sliding_window(block.self_attn.spec.sliding_window)
-
-
-def _cache_mask(block: Any, size: int, position: jax.Array) -> AttentionMask:
-    """What the single query at ``position`` sees of the cache."""
+def _cache_mask(mask: AttentionMask | None, size: int, position: jax.Array) -> AttentionMask:
+    """What the single query at ``position`` sees of the cache; ``mask`` holds the layer's window."""
     distance = position - jnp.arange(size)
-    window = block.self_attn.spec.sliding_window
+    window = None if mask is None else mask.lookback
     seen = (distance >= 0) if window is None else (distance >= 0) & (distance < window)
     return AttentionMask.explicit(NamedArray(seen[None], (Axis(POSITION, 1), Axis(KEY_POSITION, size))))
 
 
-def _logits(model: LlamaLMHeadModel, hidden: jax.Array) -> jax.Array:
-    head = model.get_lm_head().array
-    row = hidden[0, 0]
-    logits = (head @ row if model.lm_head is None else row @ head).astype(jnp.float32)
-    cap = model.config.logits_soft_cap
-    return logits if cap is None else cap * jnp.tanh(logits / cap)
-
-
-def _check(model: LlamaLMHeadModel, prompt: Sequence[int], new: int, temperature: float, key: jax.Array | None) -> None:
+def _check(
+    model: DecoderLMHeadModel, prompt: Sequence[int], new: int, temperature: float, key: jax.Array | None
+) -> None:
     vocab, context = model.Vocab.size, model.config.max_seq_len
     if not prompt or min(prompt) < 0 or max(prompt) >= vocab:
         raise EvaluationError(

@@ -52,7 +52,13 @@ class AttentionSettings:
 
 
 def dot_product_attention(
-    q: jax.Array, k: jax.Array, v: jax.Array, mask: AttentionMask | None, settings: AttentionSettings | None = None
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    mask: AttentionMask | None,
+    settings: AttentionSettings | None = None,
+    *,
+    sinks: jax.Array | None = None,
 ) -> jax.Array:
     """Attend.
 
@@ -62,6 +68,7 @@ def dot_product_attention(
         v: Values ``[B, G, S, D]``.
         mask: Which keys each query sees; None lets it see all. A query that sees none gets zeros.
         settings: Kernel, block size and score transforms.
+        sinks: One logit per query head ``[H]`` that takes weight and gives nothing; None for none.
 
     Returns:
         ``[B, H, P, D]`` in the dtype of ``v``.
@@ -86,8 +93,9 @@ def dot_product_attention(
     scale = settings.scaling_factor if settings.scaling_factor is not None else 1.0 / math.sqrt(q.shape[-1])
     block = settings.block_size or DEFAULT_BLOCK_SIZE
     if _use_flash(settings.backend, q.shape[2], k.shape[2], block):
-        return flash_attention(q, k, v, mask, FlashSpec(block, block, scale, settings.soft_cap)).astype(v.dtype)
-    return _vanilla(q, k, v, mask, scale, settings.soft_cap)
+        spec = FlashSpec(block, block, scale, settings.soft_cap)
+        return flash_attention(q, k, v, mask, spec, sinks).astype(v.dtype)
+    return _vanilla(q, k, v, mask, scale, settings.soft_cap, sinks)
 
 
 def _use_flash(backend: AttentionBackend, queries: int, keys: int, block: int) -> bool:
@@ -104,7 +112,13 @@ def _use_flash(backend: AttentionBackend, queries: int, keys: int, block: int) -
 
 
 def _vanilla(
-    q: jax.Array, k: jax.Array, v: jax.Array, mask: AttentionMask, scale: float, soft_cap: float | None
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    mask: AttentionMask,
+    scale: float,
+    soft_cap: float | None,
+    sinks: jax.Array | None,
 ) -> jax.Array:
     batch, heads, length, size = q.shape
     groups = k.shape[1]
@@ -121,12 +135,20 @@ def _vanilla(
             shape = (groups, heads // groups) if split else (1, 1)
             allowed = allowed.reshape(allowed.shape[0], *shape, *allowed.shape[2:])
         scores = jnp.where(allowed, scores, MASKED)
-    weights = jax.nn.softmax(scores, axis=-1)
+    weights = jax.nn.softmax(scores, axis=-1) if sinks is None else _softmax_with_sinks(scores, sinks)
     if allowed is not None and not _sees_itself(mask):
         weights = jnp.where(allowed, weights, 0.0)
     weights = weights.astype(v.dtype)
     out = jnp.einsum("bgrqk,bgkd->bgrqd" if grouped else "bhqk,bhkd->bhqd", weights, v)
     return out.reshape(batch, heads, length, size)
+
+
+def _softmax_with_sinks(scores: jax.Array, sinks: jax.Array) -> jax.Array:
+    """Softmax over keys and one sink per head; the sink's weight is dropped."""
+    sink = sinks.astype(scores.dtype).reshape(1, *scores.shape[1:-2], 1, 1)
+    top = jax.lax.stop_gradient(jnp.maximum(scores.max(axis=-1, keepdims=True), sink))
+    weights = jnp.exp(scores - top)
+    return weights / (weights.sum(axis=-1, keepdims=True) + jnp.exp(sink - top))
 
 
 def _sees_itself(mask: AttentionMask) -> bool:

@@ -1,12 +1,12 @@
 """Attention masks as small symbolic values.
 
 A materialised mask is quadratic in the sequence; the rules behind it are a few numbers. An :class:`AttentionMask` is
-the
-*conjunction* of its rules, and any rectangular block of it can be materialised on demand, which is all a blockwise
+the *conjunction* of its rules, and any rectangular block of it can be materialised on demand, which is all a blockwise
 kernel ever asks for.
 
-Rules for query position ``i`` and key position ``j``: causal ``j <= i + offset``; sliding window of ``W`` keys, self
-included, ``0 <= i - j < W``; bidirectional window ``|i - j| <= R``; equal segment ids; and an explicit boolean array.
+Rules for query position ``i`` and key position ``j``: causal ``j <= i + offset``, lifted for the keys of a prefix
+``j < prefix``; sliding window of ``W`` keys, self included, ``0 <= i - j < W``; lookback ``i - j < W``, the window that
+says nothing of the future; bidirectional window ``|i - j| <= R``; equal segment ids; and an explicit boolean array.
 
 Invariant: ``(a & b).materialize(...) == a.materialize(...) & b.materialize(...)``.
 
@@ -14,6 +14,7 @@ References:
     Sliding window: Jiang et al., Mistral 7B, arXiv:2310.06825, section 2 (same count as Hugging Face's).
 """
 
+import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -38,6 +39,10 @@ class AttentionMask(eqx.Module):
             ``key_position``); only equal ids attend.
         sliding_window: Number of keys a query sees, itself included; implies causality.
         bidirectional_window: Largest distance between query and key.
+        lookback: Keys a query sees backwards, itself included; an int, or an int32 scalar array when layers of one
+            scanned stack differ. What a model adds for its own windows.
+        prefix: Number of leading keys that the causal rule does not hide; an int, or an int32 array with one entry
+            per example.
 
     Example:
         >>> AttentionMask.causal().with_sliding_window(2).block(0, 3, 0, 3)[0, 0].astype(int).tolist()
@@ -50,17 +55,36 @@ class AttentionMask(eqx.Module):
     segment_ids: tuple[NamedArray, NamedArray] | None = None
     sliding_window: int | None = eqx.field(static=True, default=None)
     bidirectional_window: int | None = eqx.field(static=True, default=None)
+    lookback: Any = None
+    prefix: Any = None
 
     def __check_init__(self) -> None:
-        for name in ("sliding_window", "bidirectional_window"):
+        for name, least in (("sliding_window", 1), ("bidirectional_window", 0), ("lookback", 1), ("prefix", 0)):
             value = getattr(self, name)
-            if value is not None and value < (1 if name == "sliding_window" else 0):
-                raise MaskError(f"bad window: {name}={value}; expected a positive number of keys.")
+            if isinstance(value, int) and value < least:
+                raise MaskError(
+                    f"bad window: {name}={value}; expected a number of keys >= {least}, or None for no such rule."
+                )
+        if self.prefix is not None and not self.is_causal:
+            raise MaskError("bad mask: prefix is set and is_causal=False; expected a causal mask. Use prefix_lm().")
 
     @staticmethod
     def causal(*, offset: Any = 0, sliding_window: int | None = None) -> "AttentionMask":
         """Hide keys after ``query + offset``."""
         return AttentionMask(is_causal=True, causal_offset=offset, sliding_window=sliding_window)
+
+    @staticmethod
+    def prefix_lm(prefix: Any) -> "AttentionMask":
+        """Causal, but every query sees the first ``prefix`` keys.
+
+        Args:
+            prefix: Length of the prefix: an int, or an int32 array ``[batch]``.
+
+        Example:
+            >>> AttentionMask.prefix_lm(2).block(0, 3, 0, 3)[0, 0].astype(int).tolist()
+            [[1, 1, 0], [1, 1, 0], [1, 1, 1]]
+        """
+        return AttentionMask(is_causal=True, prefix=prefix)
 
     @staticmethod
     def explicit(mask: NamedArray) -> "AttentionMask":
@@ -76,18 +100,15 @@ class AttentionMask(eqx.Module):
         if self.segment_ids is not None:
             raise MaskError("cannot combine masks: both have segment ids; expected one set. Merge the ids first.")
         pair = (segment_ids, segment_ids if kv_segment_ids is None else kv_segment_ids)
-        return AttentionMask(
-            self.is_causal,
-            self.causal_offset,
-            self.explicit_mask,
-            pair,
-            self.sliding_window,
-            self.bidirectional_window,
-        )
+        return dataclasses.replace(self, segment_ids=pair)
 
     def with_sliding_window(self, window: int | None) -> "AttentionMask":
         """Add a sliding window; of two windows the smaller counts."""
         return self & AttentionMask(sliding_window=window)
+
+    def with_lookback(self, window: Any) -> "AttentionMask":
+        """Add a window that only looks back; of two the smaller counts, None adds nothing."""
+        return self & AttentionMask(lookback=window)
 
     def __and__(self, other: "AttentionMask") -> "AttentionMask":
         """Conjunction of the rules of both.
@@ -108,6 +129,8 @@ class AttentionMask(eqx.Module):
             segment_ids=self.segment_ids if self.segment_ids is not None else other.segment_ids,
             sliding_window=_smaller(self.sliding_window, other.sliding_window),
             bidirectional_window=_smaller(self.bidirectional_window, other.bidirectional_window),
+            lookback=_smaller(self.lookback, other.lookback),
+            prefix=_common_prefix(self, other),
         )
 
     def __or__(self, other: "AttentionMask") -> "AttentionMask":
@@ -133,9 +156,11 @@ class AttentionMask(eqx.Module):
         distance = (q_start + jnp.arange(q_len))[:, None] - (k_start + jnp.arange(k_len))[None, :]
         rules: list[jax.Array] = []
         if self.is_causal:
-            rules.append((distance + self.causal_offset >= 0)[None, None])
+            rules.append(self._causal_block(distance, k_start + jnp.arange(k_len)))
         if self.sliding_window is not None:
             rules.append(((distance >= 0) & (distance < self.sliding_window))[None, None])
+        if self.lookback is not None:
+            rules.append((distance < self.lookback)[None, None])
         if self.bidirectional_window is not None:
             rules.append((jnp.abs(distance) <= self.bidirectional_window)[None, None])
         if self.segment_ids is not None:
@@ -161,6 +186,10 @@ class AttentionMask(eqx.Module):
         hi: Any = num_keys
         if self.is_causal:
             hi = jnp.minimum(hi, q_start + q_len + self.causal_offset)
+        if self.prefix is not None:
+            hi = jnp.minimum(jnp.maximum(hi, jnp.max(jnp.asarray(self.prefix))), num_keys)
+        if self.lookback is not None:
+            lo = jnp.maximum(lo, q_start - self.lookback + 1)
         if self.sliding_window is not None:
             lo = jnp.maximum(lo, q_start - self.sliding_window + 1)
             hi = jnp.minimum(hi, q_start + q_len)
@@ -169,14 +198,30 @@ class AttentionMask(eqx.Module):
             hi = jnp.minimum(hi, q_start + q_len + self.bidirectional_window)
         return lo, jnp.maximum(hi, 0)
 
+    def _causal_block(self, distance: jax.Array, keys: jax.Array) -> jax.Array:
+        """The causal rule, lifted for the prefix: ``[batch or 1, 1, q, k]``."""
+        causal = (distance + self.causal_offset >= 0)[None, None]
+        if self.prefix is None:
+            return causal
+        prefix = jnp.asarray(self.prefix).reshape(-1, 1, 1, 1)
+        return causal | (keys[None, None, None, :] < prefix)
+
 
 def _same_offset(left: Any, right: Any) -> bool:
     return left is right or (isinstance(left, int) and isinstance(right, int) and left == right)
 
 
-def _smaller(left: int | None, right: int | None) -> int | None:
+def _smaller(left: Any, right: Any) -> Any:
     known = [value for value in (left, right) if value is not None]
-    return min(known) if known else None
+    if all(isinstance(value, int) for value in known):
+        return min(known) if known else None
+    return known[0] if len(known) == 1 else jnp.minimum(*known)
+
+
+def _common_prefix(left: AttentionMask, right: AttentionMask) -> Any:
+    """The prefix that both causal rules leave open; a causal rule without one leaves nothing open."""
+    causal = [mask.prefix for mask in (left, right) if mask.is_causal]
+    return None if not causal or any(prefix is None for prefix in causal) else _smaller(causal[0], causal[-1])
 
 
 def _and_named(left: NamedArray | None, right: NamedArray | None) -> NamedArray | None:

@@ -39,7 +39,14 @@ class FlashSpec(NamedTuple):
     soft_cap: float | None
 
 
-def flash_attention(q: jax.Array, k: jax.Array, v: jax.Array, mask: AttentionMask, spec: FlashSpec) -> jax.Array:
+def flash_attention(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    mask: AttentionMask,
+    spec: FlashSpec,
+    sinks: jax.Array | None = None,
+) -> jax.Array:
     """Attend blockwise.
 
     Args:
@@ -48,6 +55,7 @@ def flash_attention(q: jax.Array, k: jax.Array, v: jax.Array, mask: AttentionMas
         v: Values ``[B, G, S, D]``.
         mask: Which keys each query sees. A query that sees none gets zeros.
         spec: Block sizes and score transforms.
+        sinks: One logit per query head ``[H]`` that joins the normaliser and carries no value.
 
     Returns:
         ``[B, H, P, D]`` in the dtype of ``q``; equal to the plain softmax form up to float32 rounding.
@@ -56,29 +64,41 @@ def flash_attention(q: jax.Array, k: jax.Array, v: jax.Array, mask: AttentionMas
     groups = k.shape[1]
     q_grouped = q.reshape(batch, groups, heads // groups, length, size)
     arrays, static = _split_mask(mask)
-    return _flash(q_grouped, k, v, arrays, static, spec).reshape(q.shape)
+    grouped_sinks = None if sinks is None else sinks.astype(jnp.float32).reshape(groups, heads // groups)
+    return _flash(q_grouped, k, v, grouped_sinks, arrays, static, spec).reshape(q.shape)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))
-def _flash(q: jax.Array, k: jax.Array, v: jax.Array, arrays: Any, static: Any, spec: FlashSpec) -> jax.Array:
-    return _forward(q, k, v, _join_mask(arrays, static), spec)[0]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6))
+def _flash(
+    q: jax.Array, k: jax.Array, v: jax.Array, sinks: jax.Array | None, arrays: Any, static: Any, spec: FlashSpec
+) -> jax.Array:
+    return _forward(q, k, v, sinks, _join_mask(arrays, static), spec)[0]
 
 
-def _flash_fwd(q: jax.Array, k: jax.Array, v: jax.Array, arrays: Any, static: Any, spec: FlashSpec) -> tuple:
-    out, lse = _forward(q, k, v, _join_mask(arrays, static), spec)
-    return out, (q, k, v, arrays, out, lse)
+def _flash_fwd(
+    q: jax.Array, k: jax.Array, v: jax.Array, sinks: jax.Array | None, arrays: Any, static: Any, spec: FlashSpec
+) -> tuple:
+    out, lse = _forward(q, k, v, sinks, _join_mask(arrays, static), spec)
+    return out, (q, k, v, sinks, arrays, out, lse)
 
 
 def _flash_bwd(static: Any, spec: FlashSpec, saved: tuple, d_out: jax.Array) -> tuple:
-    q, k, v, arrays, out, lse = saved
-    dq, dk, dv = _backward(q, k, v, _join_mask(arrays, static), spec, out, lse, d_out)
-    return dq, dk, dv, jax.tree.map(_no_gradient, arrays)
+    q, k, v, sinks, arrays, out, lse = saved
+    delta = jnp.sum(out.astype(jnp.float32) * d_out.astype(jnp.float32), axis=-1)
+    dq, dk, dv = _backward(q, k, v, _join_mask(arrays, static), spec, lse, delta, d_out)
+    d_sinks = None
+    if sinks is not None:
+        # A sink's value is zero, so only the normaliser feels it: d lse / d sink = p, d out / d lse = -out.
+        d_sinks = -jnp.sum(jnp.exp(sinks[None, :, :, None] - lse) * delta, axis=(0, 3))
+    return dq, dk, dv, d_sinks, jax.tree.map(_no_gradient, arrays)
 
 
 _flash.defvjp(_flash_fwd, _flash_bwd)
 
 
-def _forward(q: jax.Array, k: jax.Array, v: jax.Array, mask: AttentionMask, spec: FlashSpec) -> tuple:
+def _forward(
+    q: jax.Array, k: jax.Array, v: jax.Array, sinks: jax.Array | None, mask: AttentionMask, spec: FlashSpec
+) -> tuple:
     """Return the output ``[B, G, R, P, D]`` and ``lse`` ``[B, G, R, P]``, both by blocks of queries."""
     keys = k.shape[2]
 
@@ -100,6 +120,11 @@ def _forward(q: jax.Array, k: jax.Array, v: jax.Array, mask: AttentionMask, spec
         zero = jnp.zeros(shape, jnp.float32)
         begin = (zero + MASKED, zero, jnp.zeros(q_block.shape, jnp.float32))
         m, l, acc = jax.lax.fori_loop(*_block_bounds(mask, start, spec, keys), key_block, begin)
+        if sinks is not None:
+            sink = sinks[None, :, :, None]
+            new_m = jnp.maximum(m, sink)
+            shrink = jnp.exp(m - new_m)
+            m, l, acc = new_m, l * shrink + jnp.exp(sink - new_m), acc * shrink[..., None]
         safe = jnp.where(l == 0, 1.0, l)
         return (acc / safe[..., None]).astype(q.dtype), m + jnp.log(safe)
 
@@ -113,12 +138,11 @@ def _backward(
     v: jax.Array,
     mask: AttentionMask,
     spec: FlashSpec,
-    out: jax.Array,
     lse: jax.Array,
+    delta: jax.Array,
     d_out: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     keys = k.shape[2]
-    delta = jnp.sum(out.astype(jnp.float32) * d_out.astype(jnp.float32), axis=-1)
 
     def query_block(carry: tuple, index: jax.Array) -> tuple[tuple, jax.Array]:
         start = index * spec.block_q

@@ -7,8 +7,69 @@ elsewhere and is worth 10-20 % of a whole training step on CPU.
 Parameters are haliax ``Linear`` modules; the arithmetic here is on raw arrays. Weights are ``[in..., out...]``.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import haliax.nn as hnn
 import jax
+from haliax import Axis
+
+from levanter.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class InitSpec:
+    """How linear weights start.
+
+    Attributes:
+        scheme: ``fan_in`` (std ``1/sqrt(fan_in)``, embedding std ``1/E``) or ``normal`` (std ``std`` everywhere,
+            residual outputs divided by ``sqrt(2 L)``). All truncated at three standard deviations.
+        std: Standard deviation of ``normal``.
+        num_layers: L.
+
+    Example:
+        >>> InitSpec("normal", std=0.02, num_layers=2).scale(25, residual=True)
+        0.05
+    """
+
+    scheme: str = "fan_in"
+    std: float = 0.02
+    num_layers: int = 1
+
+    def __post_init__(self) -> None:
+        if self.scheme not in ("fan_in", "normal"):
+            raise ConfigError(f"unknown scheme {self.scheme!r}; expected fan_in or normal.", key="init_scheme")
+
+    def scale(self, fan_in: int, *, residual: bool = False) -> float:
+        """Factor on the ``1/sqrt(fan_in)`` that haliax starts from."""
+        if self.scheme == "fan_in":
+            return 1.0
+        std = self.std / (2 * self.num_layers) ** 0.5 if residual else self.std
+        return std * fan_in**0.5
+
+    def linear(
+        self,
+        in_axes: Axis | Sequence[Axis],
+        out_axes: Axis | Sequence[Axis],
+        *,
+        key: jax.Array,
+        use_bias: bool,
+        residual: bool = False,
+    ) -> hnn.Linear:
+        """A linear layer stored in-axes-first.
+
+        Args:
+            in_axes: Axes that are summed over.
+            out_axes: Axes of the result.
+            key: PRNG key.
+            use_bias: Add a bias of zeros.
+            residual: The output is added to the residual stream.
+        """
+        fan_in = 1
+        for axis in (in_axes,) if isinstance(in_axes, Axis) else in_axes:
+            fan_in *= axis.size
+        scale = self.scale(fan_in, residual=residual)
+        return hnn.Linear.init(in_axes, out_axes, key=key, use_bias=use_bias, out_first=False, init_scale=scale)
 
 
 @jax.custom_vjp

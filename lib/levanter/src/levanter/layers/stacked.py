@@ -14,6 +14,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from haliax import Axis, NamedArray
 
 from levanter.errors import ConfigError
@@ -51,13 +52,13 @@ class Stacked(eqx.Module):
         stacked: One block module whose NamedArrays start with the layer axis.
         layer_axis: Name and size of that axis.
         remat: What to keep for the backward pass; see :func:`check_remat`.
-        scan: Scan (compile one layer) or unroll (compile them all).
+        scan_layers: Scan (compile one layer) or unroll (compile them all).
     """
 
     stacked: Any
     layer_axis: Axis = eqx.field(static=True)
     remat: RematPolicy = eqx.field(static=True)
-    scan: bool = eqx.field(static=True)
+    scan_layers: bool = eqx.field(static=True)
 
     @staticmethod
     def init(
@@ -96,17 +97,36 @@ class Stacked(eqx.Module):
 
     def fold(self, fn: Callable[[Any, Any], Any], carry: Any) -> Any:
         """``carry = fn(block, carry)`` for every layer in order."""
+        return self.scan(lambda block, state, _: (fn(block, state), None), carry, None)[0]
 
-        def body(state: Any, leaves: list[jax.Array]) -> Any:
-            return fn(self._block(leaves), state)
+    def scan(self, fn: Callable[[Any, Any, Any], tuple[Any, Any]], carry: Any, xs: Any) -> tuple[Any, Any]:
+        """``carry, y = fn(block, carry, x)`` for every layer in order.
+
+        Args:
+            fn: Takes the block, the carry and the layer's slice of ``xs``.
+            carry: Starting value.
+            xs: Tree of arrays with the layer axis first. When unrolled, slices of NumPy arrays stay concrete.
+
+        Returns:
+            The last carry, and the ``y`` of all layers stacked along a leading layer axis.
+        """
+
+        def body(state: Any, leaves: list[jax.Array], x: Any) -> Any:
+            return fn(self._block(leaves), state, x)
 
         saves_all = self.remat in (False, "save_all", "disable")
-        run = body if saves_all else jax.checkpoint(body, policy=_POLICIES[self.remat], prevent_cse=not self.scan)
-        if not self.scan:
-            for index in range(self.layer_axis.size):
-                carry = run(carry, [leaf[index] for leaf in self.leaves()])
-            return carry
-        return jax.lax.scan(lambda state, leaves: (run(state, leaves), None), carry, self.leaves())[0]
+        policy = _POLICIES[self.remat]
+        if self.scan_layers:
+            run = body if saves_all else jax.checkpoint(body, policy=policy, prevent_cse=False)
+            return jax.lax.scan(lambda state, item: run(state, *item), carry, (self.leaves(), xs))
+        outputs = []
+        for index in range(self.layer_axis.size):
+            x = jax.tree.map(lambda a, i=index: a[i], xs)
+            one = lambda state, leaves, x=x: body(state, leaves, x)  # noqa: E731 -- keeps x concrete under checkpoint
+            run = one if saves_all else jax.checkpoint(one, policy=policy, prevent_cse=True)
+            carry, y = run(carry, [leaf[index] for leaf in self.leaves()])
+            outputs.append(y)
+        return carry, jax.tree.map(lambda *parts: jnp.stack(parts), *outputs)
 
     def _block(self, leaves: list[jax.Array]) -> Any:
         remaining = iter(leaves)

@@ -1,158 +1,190 @@
-r"""One transformer block for every Llama-like model.
+r"""One transformer block for every decoder here.
 
-A family is a point in a small space: where the norms stand, whether queries and keys are normed, which biases exist,
-which activation gates the MLP. :class:`BlockSpec` is that point; :class:`Block` is the only implementation.
+A family is a point in a small space: where the norms stand, which norm it is, whether queries and keys are normed,
+which biases exist, which MLP follows. :class:`BlockSpec` is that point; :class:`Block` is the only implementation.
 
-    pre-norm:     h = x + Attn(N1 x);            y = h + MLP(N2 h)
-    hybrid-norm:  h = x + N3(Attn(N1 x));        y = h + N4(MLP(N2 h))
+    pre:     h = x + Attn(N1 x);            y = h + MLP(N2 h)
+    hybrid:  h = x + N3(Attn(N1 x));        y = h + N4(MLP(N2 h))
+    post:    h = x + N3(Attn x);            y = h + N4(MLP h)
 
-Shape suffixes: B batch, P position, E embed, H query heads, G key/value heads, D head size, M mlp.
+What differs between the layers of one model (mask window, rotation, score scale) is not in the spec: it arrives with
+every call as :class:`LayerInputs`, so that all layers are one compiled body.
+
+Shape suffixes: B batch, P position, E embed, H query heads, G key/value heads, D head size.
 
 References:
-    Touvron et al., LLaMA, arXiv:2302.13971, section 2.2. SwiGLU: Shazeer, arXiv:2002.05202.
+    Touvron et al., LLaMA, arXiv:2302.13971, section 2.2. Post-norm and query-key norms: OLMo 2, arXiv:2501.00656,
+    section 3.3; Gemma 2, arXiv:2408.00118, section 2.
 """
 
-from collections.abc import Callable
+import enum
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import haliax.nn as hnn
 import jax
 import jax.numpy as jnp
-from haliax import Axis
+from haliax import Axis, NamedArray
 
-from levanter.errors import ConfigError
 from levanter.layers.attention import AttentionSettings, dot_product_attention
 from levanter.layers.attention_mask import AttentionMask
-from levanter.layers.linear import apply_linear, matmul
-from levanter.layers.normalization import init_norm, rms_norm
+from levanter.layers.linear import InitSpec, apply_linear, matmul
+from levanter.layers.normalization import Norm, NormSpec, apply_norm
 from levanter.layers.rotary import apply_rotary
+from levanter.models.mlp import MlpAux, MlpSpec
 from levanter.sharding import constrain
 
-ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
-    "silu": jax.nn.silu,
-    "gelu": lambda x: jax.nn.gelu(x, approximate=False),
-    "gelu_new": jax.nn.gelu,
-    "relu": jax.nn.relu,
-    "relu_squared": lambda x: jnp.square(jax.nn.relu(x)),
-}
+
+class NormPlacement(enum.StrEnum):
+    """Where a block norms: before each part, before and after, or after only."""
+
+    PRE = "pre"
+    HYBRID = "hybrid"
+    POST = "post"
 
 
-@dataclass(frozen=True)
-class InitSpec:
-    """How linear weights start.
+class QkNorm(enum.StrEnum):
+    """How queries and keys are normed: not, each head by itself, or all heads as one vector."""
 
-    Attributes:
-        scheme: ``fan_in`` (std ``1/sqrt(fan_in)``, embedding std ``1/E``) or ``normal`` (std ``std`` everywhere,
-            residual outputs divided by ``sqrt(2 L)``). All truncated at three standard deviations.
-        std: Standard deviation of ``normal``.
-        num_layers: L.
-    """
-
-    scheme: str = "fan_in"
-    std: float = 0.02
-    num_layers: int = 1
-
-    def __post_init__(self) -> None:
-        if self.scheme not in ("fan_in", "normal"):
-            raise ConfigError(f"unknown scheme {self.scheme!r}; expected fan_in or normal.", key="init_scheme")
-
-    def scale(self, fan_in: int, *, residual: bool = False) -> float:
-        """Factor on the ``1/sqrt(fan_in)`` that haliax starts from."""
-        if self.scheme == "fan_in":
-            return 1.0
-        std = self.std / (2 * self.num_layers) ** 0.5 if residual else self.std
-        return std * fan_in**0.5
+    NONE = "none"
+    HEAD = "head"
+    ALL_HEADS = "all_heads"
 
 
 @dataclass(frozen=True)
 class BlockSpec:
-    """Everything that fixes a block's shape and arithmetic."""
+    """Everything that fixes a block's shape and arithmetic.
+
+    Attributes:
+        Embed: Residual stream.
+        Heads: Query heads.
+        KVHeads: Key and value heads.
+        HeadSize: Size of a head.
+        mlp: What follows attention.
+        norm: The block's norms.
+        placement: Where they stand.
+        qk_norm: Norms of queries and keys.
+        use_qkv_bias: Biases on query, key and value maps.
+        use_output_bias: A bias on attention's output map.
+        use_sinks: One learned logit per head that takes weight and gives nothing.
+        attention: Kernel and score transforms.
+        init: How weights start.
+    """
 
     Embed: Axis
-    Mlp: Axis
     Heads: Axis
     KVHeads: Axis
     HeadSize: Axis
-    activation: str = "silu"
-    norm_eps: float = 1e-5
-    hybrid_norm: bool = False
-    qk_norm: bool = False
-    use_bias: bool = False
+    mlp: MlpSpec
+    norm: NormSpec = field(default_factory=NormSpec)
+    placement: NormPlacement = NormPlacement.PRE
+    qk_norm: QkNorm = QkNorm.NONE
     use_qkv_bias: bool = False
-    sliding_window: int | None = None
+    use_output_bias: bool = False
+    use_sinks: bool = False
     attention: AttentionSettings = field(default_factory=AttentionSettings)
     init: InitSpec = field(default_factory=InitSpec)
 
-    def __post_init__(self) -> None:
-        if self.activation not in ACTIVATIONS:
-            known = ", ".join(sorted(ACTIVATIONS))
-            raise ConfigError(f"unknown activation {self.activation!r}; expected one of {known}.", key="model")
+    def num_params(self) -> int:
+        """Parameters of one block, by arithmetic."""
+        e, h, g, d = self.Embed.size, self.Heads.size, self.KVHeads.size, self.HeadSize.size
+        attention = 2 * e * h * d + 2 * e * g * d
+        attention += (h + 2 * g) * d if self.use_qkv_bias else 0
+        attention += (e if self.use_output_bias else 0) + (h if self.use_sinks else 0)
+        if self.qk_norm != QkNorm.NONE:
+            sizes = (d, d) if self.qk_norm == QkNorm.HEAD else (h * d, g * d)
+            attention += sum(self.norm.num_params(size) for size in sizes)
+        norms = self.norm.num_params(e) * (4 if self.placement == NormPlacement.HYBRID else 2)
+        return attention + self.mlp.num_params(e) + norms
 
-    def linear(
-        self, in_axes: Any, out_axes: Any, *, key: jax.Array, use_bias: bool, residual: bool = False
-    ) -> hnn.Linear:
-        """A linear layer stored in-axes-first, started as ``init`` says."""
-        fan_in = _product(in_axes)
-        return hnn.Linear.init(
-            in_axes,
-            out_axes,
-            key=key,
-            use_bias=use_bias,
-            out_first=False,
-            init_scale=self.init.scale(fan_in, residual=residual),
-        )
+
+class LayerInputs(NamedTuple):
+    """What one layer is given beside the residual stream.
+
+    Attributes:
+        mask: Which keys each query sees, the layer's own window included.
+        rope: Cosines and sines, broadcastable to ``[B, 1, P, R]`` with ``R <= D``; None for no rotation.
+        score_scale: Extra factor on the attention scores, or None.
+    """
+
+    mask: AttentionMask | None
+    rope: tuple[jax.Array, jax.Array] | None = None
+    score_scale: Any = None
 
 
 class Attention(eqx.Module):
-    """Grouped-query self-attention with rotary positions."""
+    """Grouped-query self-attention.
+
+    Attributes:
+        q_proj: Embed to (heads, head_size).
+        k_proj: Embed to (kv_head, head_size).
+        v_proj: Embed to (kv_head, head_size).
+        o_proj: (heads, head_size) to embed.
+        q_norm: Norm of queries, or None.
+        k_norm: Norm of keys, or None.
+        sinks: Logits of the sinks, axis heads, or None.
+        spec: Description of the block.
+    """
 
     q_proj: hnn.Linear
     k_proj: hnn.Linear
     v_proj: hnn.Linear
     o_proj: hnn.Linear
-    q_norm: hnn.RmsNorm | None
-    k_norm: hnn.RmsNorm | None
+    q_norm: Norm | None
+    k_norm: Norm | None
+    sinks: NamedArray | None
     spec: BlockSpec = eqx.field(static=True)
 
     @staticmethod
     def init(spec: BlockSpec, *, key: jax.Array) -> "Attention":
         """Fresh parameters."""
         kq, kk, kv, ko = jax.random.split(key, 4)
-        bias = spec.use_bias or spec.use_qkv_bias
-        norm = init_norm(spec.HeadSize, spec.norm_eps) if spec.qk_norm else None
+        heads, groups, size = spec.Heads, spec.KVHeads, spec.HeadSize
+        norms: dict[QkNorm, tuple[Any, Any]] = {
+            QkNorm.NONE: (None, None),
+            QkNorm.HEAD: (size, size),
+            QkNorm.ALL_HEADS: ((heads, size), (groups, size)),
+        }
+        q_axes, k_axes = norms[spec.qk_norm]
+        bias = spec.use_qkv_bias
         return Attention(
-            spec.linear(spec.Embed, (spec.Heads, spec.HeadSize), key=kq, use_bias=bias),
-            spec.linear(spec.Embed, (spec.KVHeads, spec.HeadSize), key=kk, use_bias=bias),
-            spec.linear(spec.Embed, (spec.KVHeads, spec.HeadSize), key=kv, use_bias=bias),
-            spec.linear((spec.Heads, spec.HeadSize), spec.Embed, key=ko, use_bias=spec.use_bias, residual=True),
-            norm,
-            norm,
+            spec.init.linear(spec.Embed, (heads, size), key=kq, use_bias=bias),
+            spec.init.linear(spec.Embed, (groups, size), key=kk, use_bias=bias),
+            spec.init.linear(spec.Embed, (groups, size), key=kv, use_bias=bias),
+            spec.init.linear((heads, size), spec.Embed, key=ko, use_bias=spec.use_output_bias, residual=True),
+            None if q_axes is None else spec.norm.init(q_axes),
+            None if k_axes is None else spec.norm.init(k_axes),
+            NamedArray(jnp.zeros(heads.size), (heads,)) if spec.use_sinks else None,
             spec,
         )
 
-    def __call__(self, x: jax.Array, mask: AttentionMask | None, rope: tuple[jax.Array, jax.Array]) -> jax.Array:
-        """Attend within ``x``.
+    def __call__(self, x: jax.Array, inputs: LayerInputs) -> jax.Array:
+        """Attend within ``x[B, P, E]``."""
+        q, k, v = self.project(x, inputs)
+        return self.output(self.attend(q, k, v, inputs.mask))
 
-        Args:
-            x: ``[B, P, E]``.
-            mask: Which keys each query sees.
-            rope: Cosines and sines, broadcastable to ``[B, 1, P, D]``.
-        """
-        q, k, v = self.project(x, rope)
-        if self.spec.sliding_window is not None:
-            mask = (mask or AttentionMask()).with_sliding_window(self.spec.sliding_window)
-        out = dot_product_attention(q, k, v, mask, self.spec.attention)
-        return self.output(out)
-
-    def project(self, x: jax.Array, rope: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def project(self, x: jax.Array, inputs: LayerInputs) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Queries ``[B, H, P, D]``, keys and values ``[B, G, P, D]``, normed and turned."""
-        q = _split_heads(apply_linear(self.q_proj, x), self.spec.Heads.size, "heads")
-        k = _split_heads(apply_linear(self.k_proj, x), self.spec.KVHeads.size, "kv_head")
-        v = _split_heads(apply_linear(self.v_proj, x), self.spec.KVHeads.size, "kv_head")
-        q, k = rms_norm(self.q_norm, q), rms_norm(self.k_norm, k)
-        return apply_rotary(q, *rope), apply_rotary(k, *rope), v
+        whole = self.spec.qk_norm == QkNorm.ALL_HEADS
+        q, k, v = (apply_linear(layer, x) for layer in (self.q_proj, self.k_proj, self.v_proj))
+        if whole:
+            q, k = apply_norm(self.q_norm, q), apply_norm(self.k_norm, k)
+        q = _split_heads(q, self.spec.Heads.size, "heads")
+        k = _split_heads(k, self.spec.KVHeads.size, "kv_head")
+        v = _split_heads(v, self.spec.KVHeads.size, "kv_head")
+        if not whole:
+            q, k = apply_norm(self.q_norm, q), apply_norm(self.k_norm, k)
+        if inputs.rope is not None:
+            q, k = apply_rotary(q, *inputs.rope), apply_rotary(k, *inputs.rope)
+        if inputs.score_scale is not None:
+            q = q * jnp.asarray(inputs.score_scale, q.dtype)
+        return q, k, v
+
+    def attend(self, q: jax.Array, k: jax.Array, v: jax.Array, mask: AttentionMask | None) -> jax.Array:
+        """Weighted values ``[B, H, P, D]``."""
+        sinks = None if self.sinks is None else self.sinks.array
+        return dot_product_attention(q, k, v, mask, self.spec.attention, sinks=sinks)
 
     def output(self, out: jax.Array) -> jax.Array:
         """Merge heads ``[B, H, P, D]`` and project to ``[B, P, E]``."""
@@ -162,80 +194,50 @@ class Attention(eqx.Module):
         return y if self.o_proj.bias is None else y + self.o_proj.bias.array
 
 
-class Mlp(eqx.Module):
-    """``down(act(gate x) * up x)``."""
-
-    gate_proj: hnn.Linear
-    up_proj: hnn.Linear
-    down_proj: hnn.Linear
-    spec: BlockSpec = eqx.field(static=True)
-
-    @staticmethod
-    def init(spec: BlockSpec, *, key: jax.Array) -> "Mlp":
-        """Fresh parameters."""
-        kg, ku, kd = jax.random.split(key, 3)
-        return Mlp(
-            spec.linear(spec.Embed, spec.Mlp, key=kg, use_bias=spec.use_bias),
-            spec.linear(spec.Embed, spec.Mlp, key=ku, use_bias=spec.use_bias),
-            spec.linear(spec.Mlp, spec.Embed, key=kd, use_bias=spec.use_bias, residual=True),
-            spec,
-        )
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Apply to ``[B, P, E]``."""
-        gate = ACTIVATIONS[self.spec.activation](apply_linear(self.gate_proj, x))
-        hidden = constrain(gate * apply_linear(self.up_proj, x), "batch", "position", "mlp")
-        return apply_linear(self.down_proj, hidden)
-
-
 class Block(eqx.Module):
-    """Attention and MLP with their norms and residual connections."""
+    """Attention and MLP with their norms and residual connections.
+
+    Attributes:
+        self_attn: Attention.
+        mlp: What follows it; see :class:`levanter.models.mlp.MlpSpec`.
+        input_layernorm: Norm before attention, or None.
+        post_attention_layernorm: Norm before the MLP, or None.
+        post_attn_output_norm: Norm of attention's output, or None.
+        post_mlp_output_norm: Norm of the MLP's output, or None.
+    """
 
     self_attn: Attention
-    mlp: Mlp
-    input_layernorm: hnn.RmsNorm
-    post_attention_layernorm: hnn.RmsNorm
-    post_attn_output_norm: hnn.RmsNorm | None
-    post_mlp_output_norm: hnn.RmsNorm | None
+    mlp: Any
+    input_layernorm: Norm | None
+    post_attention_layernorm: Norm | None
+    post_attn_output_norm: Norm | None
+    post_mlp_output_norm: Norm | None
 
     @staticmethod
     def init(spec: BlockSpec, *, key: jax.Array) -> "Block":
         """Fresh parameters."""
         ka, km = jax.random.split(key)
+        before = spec.placement in (NormPlacement.PRE, NormPlacement.HYBRID)
+        after = spec.placement in (NormPlacement.POST, NormPlacement.HYBRID)
+        norms = [spec.norm.init(spec.Embed) if present else None for present in (before, before, after, after)]
+        return Block(Attention.init(spec, key=ka), spec.mlp.init(spec.Embed, spec.init, key=km), *norms)
 
-        def norm() -> hnn.RmsNorm:
-            return init_norm(spec.Embed, spec.norm_eps)
+    def __call__(self, x: jax.Array, inputs: LayerInputs) -> tuple[jax.Array, MlpAux]:
+        """Apply to ``[B, P, E]``; returns the new stream and the MLP's auxiliary values."""
+        return self.after_attention(x, self.self_attn(self.before_attention(x), inputs))
 
-        hybrid = spec.hybrid_norm
-        return Block(
-            Attention.init(spec, key=ka),
-            Mlp.init(spec, key=km),
-            norm(),
-            norm(),
-            norm() if hybrid else None,
-            norm() if hybrid else None,
-        )
+    def before_attention(self, x: jax.Array) -> jax.Array:
+        """What attention reads of the stream ``[B, P, E]``."""
+        return apply_norm(self.input_layernorm, x)
 
-    def __call__(self, x: jax.Array, mask: AttentionMask | None, rope: tuple[jax.Array, jax.Array]) -> jax.Array:
-        """Apply to ``[B, P, E]``."""
-        attended = self.self_attn(rms_norm(self.input_layernorm, x), mask, rope)
-        return self.after_attention(x, attended)
-
-    def after_attention(self, x: jax.Array, attended: jax.Array) -> jax.Array:
+    def after_attention(self, x: jax.Array, attended: jax.Array) -> tuple[jax.Array, MlpAux]:
         """The rest of the block once attention's output ``[B, P, E]`` is known."""
-        x = x + rms_norm(self.post_attn_output_norm, attended)
-        hidden = self.mlp(rms_norm(self.post_attention_layernorm, x))
-        return constrain(x + rms_norm(self.post_mlp_output_norm, hidden), "batch", "position", None)
+        x = x + apply_norm(self.post_attn_output_norm, attended)
+        hidden, aux = self.mlp(apply_norm(self.post_attention_layernorm, x))
+        return constrain(x + apply_norm(self.post_mlp_output_norm, hidden), "batch", "position", None), aux
 
 
 def _split_heads(x: jax.Array, heads: int, name: str) -> jax.Array:
     batch, length, width = x.shape
     split = x.reshape(batch, length, heads, width // heads).transpose(0, 2, 1, 3)
     return constrain(split, "batch", name, "position", None)
-
-
-def _product(axes: Axis | tuple[Axis, ...]) -> int:
-    size = 1
-    for axis in axes if isinstance(axes, tuple) else (axes,):
-        size *= axis.size
-    return size

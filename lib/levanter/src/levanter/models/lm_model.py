@@ -35,6 +35,12 @@ class LmHeadModel(eqx.Module):
     ) -> NamedArray:
         """Hidden states after the last norm, axes ``{batch..., position, embed}``."""
 
+    def activations_with_aux(
+        self, input_ids: NamedArray, attn_mask: AttentionMask | None, *, pos_ids: NamedArray | None = None
+    ) -> tuple[NamedArray, dict[str, jax.Array]]:
+        """Hidden states, and auxiliary values by name (router losses and statistics); none unless a model has some."""
+        return self.activations(input_ids, attn_mask, pos_ids=pos_ids), {}
+
     @abc.abstractmethod
     def get_lm_head(self) -> NamedArray:
         """The head, axes ``{embed, vocab}`` in storage order."""

@@ -1,0 +1,234 @@
+r"""Safetensors files of a model, read and written one tensor at a time.
+
+Reading fills preallocated host arrays slice by slice, so that the peak is the model plus the file being read; writing
+holds one shard. Nothing is guessed: a tensor that does not fit is an error that names it.
+
+References:
+    Format: https://github.com/huggingface/safetensors (8-byte header length, JSON header, raw little-endian bytes).
+"""
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from haliax import NamedArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from levanter.compat.state_dict import TensorSlot
+from levanter.errors import HfCheckpointError, HfTensorError
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+DEFAULT_SHARD_BYTES = 10_000_000_000
+_ALIGNMENT = 64
+_DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+
+
+def weight_files(path: str) -> list[str]:
+    """The weights files of a folder, in the order of its index.
+
+    Raises:
+        HfCheckpointError: none, or the index names one that is absent.
+    """
+    files = [WEIGHTS]
+    if os.path.exists(os.path.join(path, INDEX)):
+        files = list(dict.fromkeys(read_json(path, INDEX).get("weight_map", {}).values()))
+    for file in files:
+        if not os.path.exists(os.path.join(path, file)):
+            raise HfCheckpointError(
+                f"cannot import the model: path={path}, file={file} is absent; expected safetensors weights. "
+                "Convert the weights to safetensors first.",
+                path=path,
+            )
+    return [os.path.join(path, file) for file in files]
+
+
+def read_weights(
+    path: str,
+    template: Any,
+    slots: Sequence[TensorSlot],
+    *,
+    dtype: str | None = None,
+    ignored: Callable[[str], bool] = lambda name: False,
+    rename: Callable[[str], str] = lambda name: name,
+    place: Callable[[NamedArray], Any] | None = None,
+) -> Any:
+    """Read a folder's tensors into a model.
+
+    Args:
+        path: Folder with safetensors files.
+        template: The model's structure, arrays or shapes.
+        slots: Where each tensor goes.
+        dtype: Dtype of the parameters; None keeps the stored one.
+        ignored: Names that carry nothing to load.
+        rename: Stored name to the name of a slot.
+        place: What to do with each filled NamedArray; None puts it on the default device.
+
+    Returns:
+        ``template`` with arrays.
+
+    Raises:
+        HfCheckpointError: a file is absent, truncated or no safetensors file.
+        HfTensorError: a tensor is missing, unexpected, ill-shaped, of a dtype that is no float, or stored in another
+            dtype than its neighbours in a stacked array.
+    """
+    by_name = {slot.name: slot for slot in slots}
+    wanted = {leaf.path: leaf for slot in slots for leaf in slot.leaves}
+    buffers: dict[str, np.ndarray] = {}
+    found: set[str] = set()
+    for stored, tensors in _tensors(path):
+        name = rename(stored)
+        if name not in by_name:
+            if ignored(name):
+                continue
+            raise HfTensorError(path, stored, "unexpected", detail=f"one of the {len(slots)} tensors of this config")
+        slot = by_name[name]
+        view = tensors.get_slice(stored)
+        if tuple(view.get_shape()) != slot.shape(template):
+            detail = f"shape {slot.shape(template)} from config.json, found {tuple(view.get_shape())}"
+            raise HfTensorError(path, stored, "shape", detail=detail)
+        kind = _dtype(path, stored, view.get_dtype(), dtype)
+        for leaf in slot.leaves:
+            if leaf.path not in buffers:
+                buffers[leaf.path] = aligned_empty(leaf.array(template).shape, kind)
+            elif buffers[leaf.path].dtype != kind:
+                detail = f"{buffers[leaf.path].dtype} as in the tensors before it, found {kind}; pass dtype to convert"
+                raise HfTensorError(path, stored, "dtype", detail=detail)
+        slot.write(buffers, tensors.get_tensor(stored))
+        found.add(name)
+    missing = next((name for name in by_name if name not in found), None)
+    if missing is not None:
+        raise HfTensorError(path, missing, "missing", detail=f"every one of the {len(slots)} tensors of the config")
+    return _fill(template, list(wanted), buffers, place or _put)
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """An uninitialised array whose bytes start where XLA's CPU client can use them without copying.
+
+    Example:
+        >>> aligned_empty((3, 2), np.dtype("float32")).ctypes.data % 64
+        0
+    """
+    size = math.prod(shape) * dtype.itemsize
+    raw = np.empty(size + _ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % _ALIGNMENT
+    return raw[start : start + size].view(dtype).reshape(shape)
+
+
+def write_weights(
+    model: Any, slots: Sequence[TensorSlot], folder: str, *, dtype: str | None, max_shard_bytes: int
+) -> None:
+    """Write a model's tensors, one shard in memory at a time; an index is written when there are several.
+
+    Args:
+        model: The model.
+        slots: What to write, in order.
+        folder: Existing folder.
+        dtype: Dtype of floating tensors; None keeps theirs.
+        max_shard_bytes: Largest weights file; a tensor above it gets a file of its own.
+    """
+    shards: list[list[TensorSlot]] = [[]]
+    filled = total = 0
+    for slot in slots:
+        stored = jnp.dtype(dtype) if dtype else slot.leaves[0].array(model).dtype
+        size = math.prod(slot.shape(model)) * stored.itemsize
+        if shards[-1] and filled + size > max_shard_bytes:
+            shards.append([])
+            filled = 0
+        shards[-1].append(slot)
+        filled += size
+        total += size
+    weight_map: dict[str, str] = {}
+    for number, shard in enumerate(shards, start=1):
+        file = WEIGHTS if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        tensors = {slot.name: cast(slot.export(model), dtype) for slot in shard}
+        save_file(tensors, os.path.join(folder, file), metadata={"format": "pt"})
+        weight_map.update(dict.fromkeys(tensors, file))
+    if len(shards) > 1:
+        index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
+        write_json(folder, INDEX, index)
+
+
+def cast(array: np.ndarray, dtype: str | None) -> np.ndarray:
+    """Convert a floating array; other kinds stay as they are."""
+    return array if dtype is None or not jnp.issubdtype(array.dtype, jnp.floating) else array.astype(jnp.dtype(dtype))
+
+
+def read_json(path: str, name: str) -> dict[str, Any]:
+    """Parse a JSON file of a folder.
+
+    Raises:
+        HfCheckpointError: it cannot be read or parsed.
+    """
+    try:
+        with open(os.path.join(path, name), encoding="utf-8") as stream:
+            return json.load(stream)
+    except (OSError, ValueError) as error:
+        raise HfCheckpointError(
+            f"cannot read a Hugging Face folder: path={path}, file={name}, reason={error}; expected valid JSON there. "
+            "Check the path.",
+            path=path,
+        ) from error
+
+
+def write_json(folder: str, name: str, document: dict[str, Any]) -> None:
+    """Write a JSON file with sorted keys, so that equal documents are equal bytes."""
+    with open(os.path.join(folder, name), "w", encoding="utf-8") as stream:
+        json.dump(document, stream, sort_keys=True, indent=2)
+        stream.write("\n")
+
+
+def _tensors(path: str) -> Iterator[tuple[str, Any]]:
+    """Name and open file of every tensor."""
+    for full in weight_files(path):
+        try:
+            with safe_open(full, framework="numpy") as tensors:
+                for name in tensors.keys():
+                    yield name, tensors
+        except SafetensorError as error:
+            raise HfCheckpointError(
+                f"cannot read the weights: path={full}, size={os.path.getsize(full)} bytes, reason={error}; expected "
+                "a whole safetensors file. Copy it again.",
+                path=path,
+            ) from error
+
+
+def _dtype(path: str, name: str, stored: str, wanted: str | None) -> np.dtype:
+    if stored not in _DTYPES:
+        detail = f"a float dtype ({', '.join(_DTYPES)}), found {stored}; dequantise the weights first"
+        raise HfTensorError(path, name, "dtype", detail=detail)
+    return jnp.dtype(wanted or _DTYPES[stored])
+
+
+def _fill(
+    template: Any, paths: Sequence[str], buffers: dict[str, np.ndarray], place: Callable[[NamedArray], Any]
+) -> Any:
+    """Put the buffers into the model, letting go of each."""
+    named = []
+    for path in paths:
+        node = template
+        for name in path.split("."):
+            node = getattr(node, name)
+        named.append(place(NamedArray(buffers.pop(path), node.axes)))
+
+    def get(model: Any) -> list[Any]:
+        nodes = []
+        for path in paths:
+            node = model
+            for name in path.split("."):
+                node = getattr(node, name)
+            nodes.append(node)
+        return nodes
+
+    return eqx.tree_at(get, template, named, is_leaf=lambda node: isinstance(node, NamedArray))
+
+
+def _put(leaf: NamedArray) -> NamedArray:
+    return NamedArray(jax.device_put(leaf.array), leaf.axes)
