@@ -10,6 +10,7 @@ import marin
 import marin.errors
 import marin.execution
 import marin.ledger
+import marin.policy
 import pytest
 
 PUBLIC = {
@@ -20,6 +21,10 @@ PUBLIC = {
         "read_record", "remote", "resolve", "run", "step_attempt",
     ],
     "marin.ledger": ["Explanation", "FailureGroup", "Ledger", "StepEntry", "Verification", "verify"],
+    "marin.policy": [
+        "Judgement", "KindRules", "Policy", "PolicyNode", "SourceTerms", "Waiver", "declared_sources", "judge",
+        "load_policy", "parse_policy", "policy_gate",
+    ],
 }  # fmt: skip
 BANNED = ("jax", "pyarrow", "torch", "numpy", "click", "zephyr", "levanter", "haliax", "dupekit", "duckdb")
 
@@ -38,8 +43,9 @@ def test_an_unknown_name_is_an_attribute_error():
 
 
 def test_a_function_of_the_package_is_not_hidden_by_a_module_of_that_name():
-    modules = {item.name for item in pkgutil.iter_modules(marin.execution.__path__)}
-    assert not modules & set(PUBLIC["marin.execution"])
+    for room in (marin.execution, marin.ledger, marin.policy):
+        modules = {item.name for item in pkgutil.iter_modules(room.__path__)}
+        assert not modules & set(PUBLIC[room.__name__]) - {"ledger"}
 
 
 def fresh(code):
@@ -58,7 +64,7 @@ def test_importing_the_engine_is_light():
     assert banned.strip() == "[]"
 
 
-@pytest.mark.parametrize("module", ["marin.ledger.ledger", "marin.cli", "marin.experiment.cli"])
+@pytest.mark.parametrize("module", ["marin.ledger.ledger", "marin.cli", "marin.experiment.cli", "marin.policy.gate"])
 def test_ledger_and_command_line_load_nothing_heavy(module):
     banned = [name for name in BANNED if name != "click"]
     assert fresh(f"import sys, {module}; print([name for name in {banned!r} if name in sys.modules])").strip() == "[]"
@@ -84,6 +90,7 @@ def test_execution_and_ledger_import_only_what_is_below_them():
     allowed = {
         "execution": ("marin.errors", "marin.execution", "rigging", "fray"),
         "ledger": ("marin.errors", "marin.execution", "marin.ledger", "rigging", "duckdb"),
+        "policy": ("marin.errors", "marin.execution", "marin.policy", "rigging"),
     }
     for room, prefixes in allowed.items():
         for folder, _, files in os.walk(os.path.join(root, room)):

@@ -8,6 +8,7 @@ import re
 
 import marin.execution
 import marin.ledger
+import marin.policy
 import pytest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -22,6 +23,8 @@ MODULES = [
     "marin.experiment.cli",
     *(item.name for item in pkgutil.walk_packages(marin.execution.__path__, "marin.execution.")),
     *(item.name for item in pkgutil.walk_packages(marin.ledger.__path__, "marin.ledger.")),
+    "marin.policy",
+    *(item.name for item in pkgutil.walk_packages(marin.policy.__path__, "marin.policy.")),
 ]
 
 

@@ -5,7 +5,18 @@ import pickle
 
 import pytest
 from marin import errors
+from marin.execution.gates import Refusal
 
+REFUSAL = Refusal(
+    rule="licence",
+    step="model@auto-1",
+    name="model",
+    kind="train",
+    subject="web",
+    reason="web is under CC-BY-NC-4.0",
+    path=("web", "raw@1", "model@auto-1"),
+    remedy="Leave it out.",
+)
 EXAMPLES = [
     errors.PlanError("train", "something is wrong.", field="model.lr", hint="Change it."),
     errors.InvalidNameError("a//b", "has an empty segment"),
@@ -19,6 +30,8 @@ EXAMPLES = [
     errors.StepCollisionError("a@dev", "b@dev", "/store/a/dev", "two different recipes share one output path"),
     errors.MutableDependencyError("train", "2026.12.01", "tokens@dev"),
     errors.FingerprintMismatchError("train", "abcd1234", "ffff0000", "lr: 1 -> 2"),
+    errors.SecretInConfigError("train", "wandb.api_key", "its name says that it holds a secret: 'api_key'"),
+    errors.PlanRefusedError([REFUSAL, REFUSAL], "policy.toml (0123)"),
     errors.UnknownStepError("trian", ["train"]),
     errors.StoreError("/store", "strange"),
     errors.StoreUnavailableError("/store", "PermissionError: no"),
@@ -32,8 +45,11 @@ EXAMPLES = [
     errors.StepFailedError("a@dev", "user_code", "ValueError: no"),
     errors.StepTimeoutError("a@dev", 3.0),
     errors.StepLeaseLostError("a@dev", 4, "another driver has written epoch 5"),
+    errors.GangError("/store/gang", "rank 1 ended with ValueError: no"),
     errors.UsageError("--plan and --dry-run exclude one another.", hint="Leave one of them out."),
     errors.ScriptError("x.py", "there is no such file"),
+    errors.PolicyError("policy.toml", "kinds.train.alow", "this key is not known; did you mean 'allow'?"),
+    errors.KeyFileError("key.pem", "it is no Ed25519 key"),
 ]
 ABSTRACT = {errors.MarinError, errors.ArtifactError, errors.StepError}
 

@@ -15,6 +15,8 @@ The tree; each class also inherits the builtin that a caller would expect::
     │   ├── StepCollisionError
     │   ├── MutableDependencyError
     │   ├── FingerprintMismatchError
+    │   ├── SecretInConfigError
+    │   ├── PlanRefusedError                    a policy does not allow it
     │   └── UnknownStepError (KeyError)
     ├── StoreError (OSError)                    the store cannot do what was asked
     │   ├── StoreUnavailableError
@@ -29,9 +31,12 @@ The tree; each class also inherits the builtin that a caller would expect::
     ├── StepError (RuntimeError)                a step ran, or should have, and there is no result
     │   ├── StepFailedError
     │   ├── StepTimeoutError (TimeoutError)
-    │   └── StepLeaseLostError
+    │   ├── StepLeaseLostError
+    │   └── GangError
     └── UsageError (ValueError)                 a command line or a script that cannot be used
-        └── ScriptError
+        ├── ScriptError
+        ├── PolicyError
+        └── KeyFileError
 
 Every message says what failed, with the values, what was expected, and what to do. ``hint`` repeats the last part
 alone, which is what a command line prints under ``hint:``.
@@ -227,6 +232,41 @@ class FingerprintMismatchError(PlanError):
         self.actual = actual
 
 
+class SecretInConfigError(PlanError):
+    """A config holds a secret, which would be stored and shown wherever the recipe is. The value is in no message."""
+
+    def __init__(self, step: str, field: str, reason: str) -> None:
+        super().__init__(
+            step,
+            f"this field may not be recorded: {reason}.",
+            field=field,
+            hint="Put a reference there (env:NAME or file:/path) and resolve it inside the step with rigging.secrets.",
+        )
+        self.reason = reason
+
+
+class PlanRefusedError(PlanError):
+    """A policy does not allow a plan: a licence, a protected evaluation set, a check that is missing.
+
+    Attributes:
+        refusals: Why, one each, with the path from the source to the step.
+        policy: Which policy said so.
+    """
+
+    def __init__(self, refusals: Sequence[Any], policy: str) -> None:
+        self.refusals = tuple(refusals)
+        self.policy = policy
+        first = self.refusals[0]
+        lines = "\n".join(f"  {refusal.line()}" for refusal in self.refusals)
+        count = f"{len(self.refusals)} rules" if len(self.refusals) > 1 else "a rule"
+        super().__init__(
+            first.step,
+            f"{count} of the policy {policy} refused it:\n{lines}\n",
+            field=first.rule,
+            hint=first.remedy,
+        )
+
+
 class UnknownStepError(PlanError, KeyError):
     """An option names a step that is not in the graph."""
 
@@ -259,9 +299,12 @@ class StoreError(MarinError, OSError):
 
 
 class StoreUnavailableError(StoreError):
-    """The store cannot be written: missing rights, a full disk, a file in the place of a folder, a remote scheme."""
+    """The store cannot be written: missing rights, a full disk, a file in the place of a folder, an unknown scheme."""
 
-    template = "the store cannot be used: prefix={path!r}: {reason}; expected a writable local folder with free space."
+    template = (
+        "the store cannot be used: prefix={path!r}: {reason}; expected a writable local folder with free space, or a "
+        "bucket that can compare and swap."
+    )
     default_hint = "Pass another --prefix (or set MARIN_PREFIX), or free some space."
 
 
@@ -371,6 +414,16 @@ class StepLeaseLostError(StepError):
         super().__init__(f"lost the lease: step={step!r}, epoch={epoch}: {reason}. {self.hint}")
 
 
+class GangError(StepError):
+    """The processes of one sweep worker lost one another."""
+
+    def __init__(self, folder: str, reason: str) -> None:
+        self.folder = folder
+        self.reason = reason
+        self.hint = "Start every process of the gang again, with a new folder to meet in."
+        super().__init__(f"a gang broke up: folder={folder!r}: {reason}. {self.hint}")
+
+
 class UsageError(MarinError, ValueError):
     """A command line that cannot be carried out as given."""
 
@@ -390,3 +443,25 @@ class ScriptError(UsageError):
             f"cannot use script={script!r}: {reason}.",
             hint=hint or "A script needs 'main = experiment_main(build)' from marin.experiment.cli at module level.",
         )
+
+
+class PolicyError(UsageError):
+    """A policy file that cannot be used: not TOML, an unknown key, a value of the wrong kind, an incomplete waiver."""
+
+    def __init__(self, path: str, key: str, reason: str, *, hint: str = "") -> None:
+        self.path = path
+        self.key = key
+        self.reason = reason
+        where = f"policy={path!r}" + (f", key={key!r}" if key else "")
+        super().__init__(
+            f"bad policy: {where}: {reason}.", hint=hint or "Compare it with the keys in docs/packages/core.md (Gates)."
+        )
+
+
+class KeyFileError(UsageError):
+    """A signing or verification key that cannot be used. Never holds key material."""
+
+    def __init__(self, path: str, reason: str, *, hint: str = "") -> None:
+        self.path = path
+        self.reason = reason
+        super().__init__(f"bad key: path={path!r}: {reason}.", hint=hint or "Make a pair with 'marin keygen'.")

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from marin.execution.gates import NO_CLEARANCE, GateReport
 from marin.execution.graph import StepGraph
 from marin.execution.outcomes import Outcome, StepOutcome
 from marin.execution.step_spec import StepKind, StepSpec
@@ -22,7 +23,7 @@ def what_would_happen(spec: StepSpec, forced: Sequence[str]) -> str:
     return "runs unless its output is in the store"
 
 
-def plan_json(graph: StepGraph, forced: Sequence[str]) -> dict[str, Any]:
+def plan_json(graph: StepGraph, forced: Sequence[str], report: GateReport) -> dict[str, Any]:
     """The plan as a JSON object."""
     steps = [
         {
@@ -36,13 +37,16 @@ def plan_json(graph: StepGraph, forced: Sequence[str]) -> dict[str, Any]:
             "deps": [dep.label for dep in graph.deps[spec]],
             "terminal": spec in graph.terminals,
             "would": what_would_happen(spec, forced),
+            "purpose": spec.purpose,
+            "licences": list(report.clearances.get(spec, NO_CLEARANCE).licences),
+            "waivers": [dict(waiver) for waiver in report.clearances.get(spec, NO_CLEARANCE).waivers],
         }
         for spec in graph.steps
     ]
-    return {"steps": steps}
+    return {"steps": steps, "policy": report.policy}
 
 
-def plan_lines(graph: StepGraph, forced: Sequence[str]) -> list[str]:
+def plan_lines(graph: StepGraph, forced: Sequence[str], report: GateReport) -> list[str]:
     """The plan as lines: steps in order, what each reads, what a run does with it."""
     lines = [f"{len(graph.steps)} steps, in order (the store was not looked at; --dry-run does)"]
     width = max((len(spec.label) for spec in graph.steps), default=0)
@@ -52,6 +56,12 @@ def plan_lines(graph: StepGraph, forced: Sequence[str]) -> list[str]:
         if graph.deps[spec]:
             lines.append(f"      reads {', '.join(dep.label for dep in graph.deps[spec])}")
     lines.append("   * wanted")
+    licences = sorted({item for spec in graph.terminals for item in report.clearances[spec].licences})
+    made_of = f"what is wanted is made of {', '.join(licences)}" if licences else "no source is declared"
+    lines.append(f"   policy: {report.policy} refuses nothing; {made_of}")
+    waivers = {str(w): w for spec in graph.steps for w in report.clearances[spec].waivers}
+    for waiver in waivers.values():
+        lines.append(f"   waived: {waiver['rule']} of {waiver['ref']} by {waiver['by']} until {waiver['expires']}")
     return lines
 
 

@@ -33,7 +33,7 @@ def exit_code_of(error: BaseException) -> int:
 
 def print_error(message: str, hint: str = "") -> None:
     """``error: message`` on stderr, then the hint."""
-    message = message.removesuffix(hint).rstrip() if hint else message
+    message = message.removesuffix(hint).rstrip() if hint else message.rstrip()
     click.echo(f"error: {message}", err=True)
     if hint:
         click.echo(f"\nhint: {hint}", err=True)

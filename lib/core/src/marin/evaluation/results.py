@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from marin.execution import Artifact
 
@@ -23,6 +24,7 @@ class BitsPerByteResult(Artifact):
     num_tokens: int = 0
     num_bytes: int = 0
     num_documents: int = 0
+    purpose: ClassVar[str] = "eval"
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,7 @@ class ReasonKind(StrEnum):
     BUILT_BY_OTHER = "built_by_other"
     DEPENDENCY_FAILED = "dependency_failed"
     STOPPED = "stopped"
+    REFUSED = "refused"
     ERROR = "error"
 
 

@@ -8,6 +8,7 @@ from rigging.filesystem.prefix import marin_prefix
 
 from marin.execution._files import check_prefix
 from marin.execution.artifact import Artifact
+from marin.execution.gates import PlanGate
 from marin.execution.lazy import ArtifactStep, lower_all
 from marin.execution.outcomes import RunSummary
 from marin.execution.reporter import RunReporter
@@ -40,6 +41,7 @@ def run(
     retry_failed: bool = True,
     reporter: RunReporter | None = None,
     settings: RunnerSettings | None = None,
+    gate: PlanGate | None = None,
 ) -> RunSummary:
     """Bring steps up to date and say what became of each; a failed step does not raise.
 
@@ -54,22 +56,28 @@ def run(
             diverged) is tried again only when forced or when its recipe changed.
         reporter: Told about progress.
         settings: Clock, lease times and hook, for tests and drills.
+        gate: Judges the graph before anything runs, see ``marin.policy.policy_gate``.
     Returns:
         The summary; ``summary.artifact(handle)`` loads a result, ``summary.raise_if_failed()`` raises.
     Raises:
         PlanError: The graph is refused; nothing ran.
+        PlanRefusedError: The gate refused it; nothing ran, and the refusal is on record.
         StoreUnavailableError: The store cannot be used; nothing ran.
     """
     options = RunOptions(max_concurrent, tuple(force), tuple(allow_failed), keep_going, retry_failed)
     lowered = lower_mixed(handles)
     root = check_prefix(prefix if prefix is not None else marin_prefix())
-    runner = StepRunner(root, options, reporter=reporter, settings=settings)
+    runner = StepRunner(root, options, reporter=reporter, settings=settings, gate=gate)
     summary = runner.run([lowered[handle] for handle in handles])
     return dataclasses.replace(summary, specs=lowered)
 
 
 def explain(
-    *handles: Runnable, prefix: str | None = None, force: Sequence[str] = (), retry_failed: bool = True
+    *handles: Runnable,
+    prefix: str | None = None,
+    force: Sequence[str] = (),
+    retry_failed: bool = True,
+    gate: PlanGate | None = None,
 ) -> RunSummary:
     """What ``run`` would do, from the statuses on disk; writes nothing.
 
@@ -80,7 +88,7 @@ def explain(
     """
     lowered = lower_mixed(handles)
     root = check_prefix(prefix if prefix is not None else marin_prefix())
-    runner = StepRunner(root, RunOptions(force=tuple(force), retry_failed=retry_failed))
+    runner = StepRunner(root, RunOptions(force=tuple(force), retry_failed=retry_failed), gate=gate)
     outcomes = runner.explain([lowered[handle] for handle in handles])
     return RunSummary(root, tuple(outcomes), 0.0, 0, lowered)
 

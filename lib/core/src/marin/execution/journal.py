@@ -1,5 +1,7 @@
 """What one step writes about itself: attempts, the record of its output, ledger events."""
 
+import dataclasses
+import json
 import os
 import socket
 from collections.abc import Sequence
@@ -10,16 +12,20 @@ from rigging.filesystem.prefix import marin_region
 from rigging.provenance import launch_provenance
 from rigging.timing import Clock
 
-from marin.errors import ArtifactTypeMismatchError
+from marin.errors import ArtifactFieldError, ArtifactTypeMismatchError
 from marin.execution.artifact import Artifact
 from marin.execution.attempts import new_id, utc_text
 from marin.execution.body import BodyResult
-from marin.execution.describe import code_digest, environment, json_value, provenance_payload, short_environment
+from marin.execution.describe import code_digest, environment, json_value, short_environment
 from marin.execution.events import LedgerEvent, write_event
+from marin.execution.failures import FailureCategory
 from marin.execution.fingerprint import canonical_payload, type_name
+from marin.execution.gates import NO_CLEARANCE, Clearance, Refusal
 from marin.execution.layout import MANIFEST_FILE
 from marin.execution.manifest import ManifestEntry
+from marin.execution.patches import launch_record
 from marin.execution.records import ArtifactRecord, AttemptRecord, read_record
+from marin.execution.secret_fields import find_secret
 from marin.execution.step_spec import StepKind, StepSpec
 
 
@@ -33,6 +39,8 @@ class StepJournal:
         path: Output path.
         deps: Inputs as ``(label, path)``.
         clock: Source of time.
+        clearance: What the gate knows about the step.
+        policy: The policy that let the plan pass, or an empty string.
     """
 
     spec: StepSpec
@@ -40,6 +48,8 @@ class StepJournal:
     path: str
     deps: Sequence[tuple[str, str]]
     clock: Clock
+    clearance: Clearance = NO_CLEARANCE
+    policy: str = ""
 
     def now(self) -> str:
         """The time for records."""
@@ -61,7 +71,7 @@ class StepJournal:
             pid=os.getpid(),
             inputs=self.inputs(),
             environment=short_environment(),
-            provenance=provenance_payload(launch_provenance()),
+            provenance=launch_record(self.prefix),
             retry_of=previous.attempt if previous is not None else None,
         )
 
@@ -78,7 +88,7 @@ class StepJournal:
 
         Raises:
             ArtifactTypeMismatchError: It is not of the declared type.
-            ArtifactFieldError: A field cannot be stored.
+            ArtifactFieldError: A field cannot be stored, or holds a secret.
         """
         expected = self.spec.artifact_type
         if value is None:
@@ -87,7 +97,10 @@ class StepJournal:
             value = Artifact()
         if not isinstance(value, expected):
             raise ArtifactTypeMismatchError(self.path, type_name(expected), type_name(type(value)))
-        return value.result_payload(), type_name(type(value))
+        payload = value.result_payload()
+        if (found := find_secret(json.dumps(payload))) is not None:
+            raise ArtifactFieldError(type_name(type(value)), found[0], f"it may not be recorded: {found[1]}")
+        return payload, type_name(type(value))
 
     def record(
         self,
@@ -139,6 +152,24 @@ class StepJournal:
             epoch=attempt.epoch,
             created_at=self.now(),
             seconds=round(self.clock.monotonic() - begun, 6),
+            licences=list(self.clearance.licences),
+            waivers=[dict(waiver) for waiver in self.clearance.waivers],
+            purpose=self.spec.purpose,
+            policy=self.policy,
+        )
+
+    def blocked(self, refusals: Sequence[Refusal], policy: str) -> AttemptRecord:
+        """The record of a step that a gate refused: closed from the start, since no body ever ran."""
+        opened = self.opened(0, None)
+        message = "; ".join(refusal.line() for refusal in refusals)
+        error = {
+            "type": "marin.errors.PlanRefusedError",
+            "message": f"refused by the policy {policy}: {message}"[:4_000],
+            "traceback": "",
+            "signature": "-".join(sorted({refusal.rule for refusal in refusals})),
+        }
+        return dataclasses.replace(
+            opened, status="blocked", category=FailureCategory.GATE.value, ended_at=opened.started_at, error=error
         )
 
     def event(

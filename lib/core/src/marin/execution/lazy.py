@@ -31,6 +31,7 @@ from marin.execution.build_context import resolve_version
 from marin.execution.failures import RetryPolicy
 from marin.execution.fingerprint import canonical_payload, describe_drift, fingerprint_of
 from marin.execution.graph import post_order
+from marin.execution.secret_fields import refuse_secrets
 from marin.execution.step_spec import RunPaths, StepKind, StepSpec
 from marin.execution.versions import VersionKind, derive_version, validate_name, version_kind
 
@@ -234,8 +235,20 @@ def _identify(step: ArtifactStep[Any], known: Mapping[ArtifactStep[Any], Identit
     # The parts are encoded one by one, so that errors name the fields of the author's config.
     parts = [f'"{key}":{canonical_payload(value, step=step.name)}' for key, value in sorted(recipe.items())]
     payload = f"{{{','.join(parts)}}}"
+    refuse_secrets(payload, step.name)
+    _refuse_secret_arguments(step)
     fingerprint = fingerprint_of(payload)
     return Identity(derive_version(step.resolved, fingerprint), payload, fingerprint)
+
+
+def _refuse_secret_arguments(step: ArtifactStep[Any]) -> None:
+    """Runtime arguments are no part of the identity, but the config that ran is recorded with them."""
+    for key, value in step.runtime_args.items():
+        try:
+            payload = canonical_payload({key: value}, step=step.name)
+        except PlanError:
+            continue  # a live object: checked in its canonical form when the config is built for the run
+        refuse_secrets(payload, step.name)
 
 
 def reachable(handles: Sequence[ArtifactStep[Any]]) -> list[ArtifactStep[Any]]:
@@ -252,6 +265,7 @@ def identities(handles: Sequence[ArtifactStep[Any]]) -> dict[ArtifactStep[Any], 
 
     Raises:
         UnfingerprintableError: A config holds a value without a canonical form.
+        SecretInConfigError: A config or a runtime argument holds a secret.
         UndeclaredDependencyError: A config reads a handle that is not in ``deps``.
         StepCycleError: The handles depend on one another in a circle.
         PlanError: ``build_config`` raised.

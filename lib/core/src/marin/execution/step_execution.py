@@ -20,7 +20,7 @@ from rigging.filesystem.lease import Lease
 from rigging.filesystem.prefix import marin_region
 
 from marin.errors import InputMissingError, RecordFormatError, StepLeaseLostError
-from marin.execution._files import json_text
+from marin.execution._files import exists, json_text
 from marin.execution.attempt_context import StepAttempt, finish_log_tail, start_log_tail
 from marin.execution.attempts import open_attempt, utc_text
 from marin.execution.body import BodyResult, run_body
@@ -36,11 +36,13 @@ from marin.execution.events import write_event
 from marin.execution.facts import gather_facts
 from marin.execution.failures import FailureCategory, classify
 from marin.execution.fingerprint import canonical_payload
+from marin.execution.gates import NO_CLEARANCE, Clearance
 from marin.execution.journal import StepJournal
 from marin.execution.layout import StepLayout
 from marin.execution.manifest import ManifestEntry
 from marin.execution.outcomes import Outcome, StepOutcome
 from marin.execution.records import ArtifactRecord, AttemptRecord, read_record
+from marin.execution.secret_fields import refuse_secrets
 from marin.execution.settings import RunnerSettings, Waiting
 from marin.execution.step_spec import RunPaths, StepKind, StepSpec
 from marin.execution.step_status import Status, StatusRecord, read_status, write_status
@@ -65,6 +67,8 @@ class StepExecution:
         context: Context variables for the body.
         started: Called when a body begins.
         progress: Called with a line about how far it is.
+        clearance: What the gate knows about the step.
+        policy: The policy that let the plan pass, or an empty string.
     """
 
     spec: StepSpec
@@ -78,6 +82,8 @@ class StepExecution:
     context: contextvars.Context
     started: Callable[[str, str], None]
     progress: Callable[[str, str], None]
+    clearance: Clearance = NO_CLEARANCE
+    policy: str = ""
     cancel: threading.Event = field(default_factory=threading.Event)
     interrupted: bool = False
 
@@ -85,8 +91,9 @@ class StepExecution:
         """Make the lease: one object for all tries, since it watches a foreign holder's heartbeat."""
         self.layout = StepLayout(self.path)
         clock, settings = self.settings.clock, self.settings
-        self.journal = StepJournal(self.spec, self.prefix, self.path, self.deps, clock)
-        os.makedirs(self.layout.control, exist_ok=True)
+        self.journal = StepJournal(self.spec, self.prefix, self.path, self.deps, clock, self.clearance, self.policy)
+        if not self.layout.remote:
+            os.makedirs(self.layout.control, exist_ok=True)
         self.lease = Lease(
             self.layout.lease, clock=clock, timeout_s=settings.lease_timeout_s, heartbeat_s=settings.heartbeat_s
         )
@@ -197,11 +204,11 @@ class StepExecution:
     def _argument(self, transaction: StepTransaction) -> tuple[Any, Any]:
         """The body's argument, and its canonical form with the final path in place of the staging one."""
         for label, path in self.deps:
-            if not os.path.exists(path):
+            if not exists(path):
                 raise InputMissingError(path, f"the output of {label} vanished", hint="Run again to rebuild it.")
         if self.spec.kind is StepKind.ADOPT:
             assert self.spec.source is not None
-            if not os.path.exists(self.spec.source):
+            if not exists(self.spec.source):
                 raise InputMissingError(self.spec.source, f"{self.spec.label} adopts it")
             return None, None
         paths = RunPaths(
@@ -213,6 +220,8 @@ class StepExecution:
         )
         argument = self.spec.argument(paths)
         text = canonical_payload(argument, step=self.spec.name)
+        # The config that runs may hold more than the one that was planned: runtime arguments, real paths.
+        refuse_secrets(text, self.spec.name)
         return argument, text.replace(transaction.staging, self.path)
 
     def _body(

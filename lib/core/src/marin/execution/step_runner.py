@@ -10,30 +10,30 @@ import collections
 import concurrent.futures
 import contextvars
 import dataclasses
-import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rigging.memory import peak_rss_bytes
-from rigging.provenance import launch_provenance
 
-from marin.errors import MarinError
-from marin.execution._files import check_store
-from marin.execution.attempts import is_closed, new_id, utc_text
+from marin.errors import MarinError, PlanRefusedError
+from marin.execution._files import check_store, exists
+from marin.execution.attempts import is_closed
 from marin.execution.decision import Action, Reason, ReasonKind
-from marin.execution.events import LedgerEvent, write_event
 from marin.execution.facts import moved_inputs
 from marin.execution.failures import classify
+from marin.execution.gates import NO_CLEARANCE, Clearance, GateReport, PlanGate
 from marin.execution.graph import plan_graph
 from marin.execution.layout import StepLayout
 from marin.execution.outcomes import Outcome, RunSummary, StepOutcome
+from marin.execution.patches import launch_record
 from marin.execution.records import ArtifactRecord, read_record
 from marin.execution.reporter import QuietReporter, RunReporter
+from marin.execution.run_events import RunEvents
 from marin.execution.run_plan import PlanNode, RunOptions, RunPlan, default_concurrency
 from marin.execution.settings import RunnerSettings, Waiting
 from marin.execution.step_execution import StepExecution
 from marin.execution.step_spec import StepKind, StepSpec
-from marin.execution.step_status import Status, StatusRecord
+from marin.execution.step_status import settled_epoch
 from marin.execution.versions import VersionKind
 
 _WAIT_NOTE_S = 60.0
@@ -50,11 +50,16 @@ class StepRunner:
         *,
         reporter: RunReporter | None = None,
         settings: RunnerSettings | None = None,
+        gate: PlanGate | None = None,
     ) -> None:
+        self._gate = gate
+        self._policy = ""
+        self._clearances: Mapping[StepSpec, Clearance] = {}
         self._prefix = prefix
         self._options = options
         self._reporter = reporter or QuietReporter()
         self._settings = settings or RunnerSettings()
+        self._events = RunEvents(prefix, self._settings.clock)
         self._outcomes: dict[StepSpec, StepOutcome] = {}
         self._candidates: collections.deque[StepSpec] = collections.deque()
         self._lock = threading.Lock()
@@ -69,19 +74,26 @@ class StepRunner:
             What became of every step of the graph.
         Raises:
             PlanError: The graph is refused.
+            PlanRefusedError: The gate refused it; each refused step has a ``blocked`` attempt on record.
             StoreUnavailableError: The store cannot be written, and something has to be.
             RecordFormatError: The store was written by a newer version.
         """
         clock = self._settings.clock
         begun = clock.monotonic()
-        self._prepare(terminals)
+        self._graph = plan_graph(terminals, self._prefix)
+        report = self._ask_gate()
+        if report is not None and report.refusals:
+            self._events.refused(self._graph, report)
+            raise PlanRefusedError(report.refusals, report.policy)
+        self._prepare()
         if self._plan.writes:
             check_store(self._prefix)
-            launch_provenance()
+            launch_record(self._prefix)
+            self._events.waivers(self._clearances, self._policy)
         self._settle_decided()
         self._loop()
         summary = self._summary(clock.monotonic() - begun)
-        self._served_event(summary)
+        self._events.served(summary)
         self._reporter.run_finished(summary)
         return summary
 
@@ -90,8 +102,14 @@ class StepRunner:
 
         Returns:
             Outcomes in which ``NOT_RUN`` stands for "would run" (or wait, as the reason says).
+        Raises:
+            PlanRefusedError: The gate refuses it; nothing is recorded.
         """
-        self._prepare(terminals)
+        self._graph = plan_graph(terminals, self._prefix)
+        report = self._ask_gate()
+        if report is not None and report.refusals:
+            raise PlanRefusedError(report.refusals, report.policy)
+        self._prepare()
         outcomes = []
         for spec in self._graph.steps:
             node = self._plan.nodes.get(spec)
@@ -104,10 +122,18 @@ class StepRunner:
             outcomes.append(self._plain(spec, outcome, node.decision.reasons))
         return outcomes
 
-    def _prepare(self, terminals: Sequence[StepSpec]) -> None:
-        self._graph = plan_graph(terminals, self._prefix)
+    def _prepare(self) -> None:
         self._plan = RunPlan(self._graph, self._options, self._reporter.notice)
         self._dependents = self._graph.dependents()
+
+    # ---- the gate ----------------------------------------------------------------------------------------------------
+
+    def _ask_gate(self) -> GateReport | None:
+        if self._gate is None:
+            return None
+        report = self._gate(self._graph)
+        self._policy, self._clearances = report.policy, report.clearances
+        return report
 
     # ---- running -----------------------------------------------------------------------------------------------------
 
@@ -129,7 +155,7 @@ class StepRunner:
             self._refuse(spec, node)
 
     def _serve(self, spec: StepSpec, node: PlanNode) -> None:
-        if spec.kind is StepKind.PIN and not os.path.exists(self._graph.paths[spec]):
+        if spec.kind is StepKind.PIN and not exists(self._graph.paths[spec]):
             reason = Reason(ReasonKind.ERROR, "the pinned location does not exist")
             message = f"nothing exists at the pinned location {self._graph.paths[spec]!r}"
             self._settle(spec, self._plain(spec, Outcome.FAILED, (reason,), category="data", message=message))
@@ -288,10 +314,12 @@ class StepRunner:
                 settings=self._settings,
                 reasons=node.decision.reasons,
                 forced=spec in self._plan.forced or spec.version_kind is VersionKind.MUTABLE,
-                seen_epoch=_settled_epoch(node.status),
+                seen_epoch=settled_epoch(node.status),
                 context=self._context,
                 started=self._started,
                 progress=self._progress,
+                clearance=self._clearances.get(spec, NO_CLEARANCE),
+                policy=self._policy,
             )
         return node.execution
 
@@ -364,35 +392,6 @@ class StepRunner:
         peaks = [int(item.resources.get("ram_peak") or 0) for item in outcomes]
         return RunSummary(self._prefix, tuple(outcomes), seconds, max([peak_rss_bytes(), *peaks]))
 
-    def _served_event(self, summary: RunSummary) -> None:
-        """One event for everything that was served, when the run also wrote something."""
-        if not any(step.outcome in (Outcome.EXECUTED, Outcome.FAILED) for step in summary.steps):
-            return
-        served = [step.step for step in summary.steps if step.outcome is Outcome.CACHED]
-        if not served:
-            return
-        now = self._settings.clock.time()
-        launched = launch_provenance()
-        event = LedgerEvent(
-            id=f"{new_id(now)}-served_cached",
-            at=utc_text(now),
-            kind="served_cached",
-            actor=launched.built_by,
-            commit=launched.base_commit,
-            data={"steps": served},
-        )
-        write_event(self._prefix, event)
-
 
 def _not_needed() -> Reason:
     return Reason(ReasonKind.NOT_NEEDED, "nothing that runs needs it: every step that reads it is cached")
-
-
-def _settled_epoch(status: StatusRecord | None) -> int:
-    """The last epoch whose success was already known when a status was read.
-
-    An epoch that was seen running (or failed, with retries left) may still succeed: its success is news.
-    """
-    if status is None:
-        return 0
-    return status.epoch if status.status is Status.SUCCESS else status.epoch - 1

@@ -27,15 +27,17 @@ from rigging.filesystem.prefix import marin_prefix
 from marin._cli.logs import show_logs
 from marin._cli.plan_text import explain_lines, plan_json, plan_lines
 from marin._cli.problems import EXIT_OK, EXIT_STEP_FAILED, reported
-from marin.errors import InvalidVersionError, MarinError, ScriptError, UnknownStepError, UsageError
+from marin.errors import InvalidVersionError, MarinError, PlanRefusedError, ScriptError, UnknownStepError, UsageError
 from marin.execution._files import check_prefix
 from marin.execution.build_context import VersionCodex, build_context
 from marin.execution.entry import Runnable, explain, lower_mixed, run
+from marin.execution.gates import PlanGate
 from marin.execution.graph import plan_graph
 from marin.execution.lazy import ArtifactStep
 from marin.execution.outcomes import RunSummary
 from marin.execution.reporter import ConsoleReporter, QuietReporter
 from marin.execution.step_spec import StepSpec
+from marin.policy.gate import policy_gate
 
 _OWN_PACKAGES = ("marin.", "rigging.", "fray.", "zephyr.", "levanter.", "haliax.", "dupekit.")
 Built = Runnable | Sequence[Runnable] | Mapping[str, Runnable]
@@ -74,6 +76,7 @@ class RunRequest:
         keep_going: Whether independent branches go on after a failure.
         version: Version of steps that leave it out.
         override: ``{step name: version}``.
+        policy: Policy file; None takes ``./policy.toml``, else the shipped one.
     """
 
     plan: bool = False
@@ -85,6 +88,7 @@ class RunRequest:
     keep_going: bool = True
     version: str | None = None
     override: Mapping[str, str] = field(default_factory=dict)
+    policy: str | None = None
 
 
 def run_options() -> list[click.Option]:
@@ -99,6 +103,9 @@ def run_options() -> list[click.Option]:
         click.Option(["--keep-going/--fail-fast"], default=True, help="Go on with independent steps after a failure."),
         click.Option(["--version"], metavar="V", help="Version of steps that leave it out."),
         click.Option(["--override"], multiple=True, metavar="NAME=V", help="Version of one step (repeatable)."),
+        click.Option(
+            ["--policy"], metavar="FILE", help="What may be made from what [./policy.toml, else the shipped]."
+        ),
     ]
 
 
@@ -126,6 +133,7 @@ def request_from(values: Mapping[str, Any]) -> RunRequest:
         keep_going=values["keep_going"],
         version=values["version"],
         override=overrides,
+        policy=values["policy"],
     )
 
 
@@ -207,14 +215,24 @@ class Experiment:
         Returns:
             The exit code: 0 or 1.
         Raises:
-            MarinError: Bad input or a refused plan.
+            MarinError: Bad input or a refused plan; of a plan that a policy refuses, ``--json`` prints the refusals.
         """
+        try:
+            return self._execute(options, request)
+        except PlanRefusedError as error:
+            if request.as_json:
+                refusals = [refusal.to_json() for refusal in error.refusals]
+                _emit({"ok": False, "policy": error.policy, "refusals": refusals})
+            raise
+
+    def _execute(self, options: SimpleNamespace, request: RunRequest) -> int:
+        gate = policy_gate(request.policy)
         handles = self.handles(options, request)
         prefix = check_prefix(request.prefix or marin_prefix())
         if request.plan:
-            return self._print_plan(handles, prefix, request)
+            return self._print_plan(handles, prefix, request, gate)
         if request.dry_run:
-            outcomes = explain(*handles, prefix=prefix, force=request.force).steps
+            outcomes = explain(*handles, prefix=prefix, force=request.force, gate=gate).steps
             _emit([item.to_json() for item in outcomes] if request.as_json else explain_lines(outcomes))
             return EXIT_OK
         allowed = self._allowed(handles)
@@ -227,6 +245,7 @@ class Experiment:
             prefix=prefix,
             keep_going=request.keep_going,
             reporter=QuietReporter() if request.as_json else ConsoleReporter(),
+            gate=gate,
         )
         finished = ExperimentRun(self.name, options, handles, summary, prefix)
         for hook in self.after_run:
@@ -249,13 +268,17 @@ class Experiment:
         names = {name for spec in lower_mixed(handles).values() for name in (spec.name, spec.label)}
         return [name for name in self.allow_failed if name in names]
 
-    def _print_plan(self, handles: Sequence[Runnable], prefix: str, request: RunRequest) -> int:
+    def _print_plan(self, handles: Sequence[Runnable], prefix: str, request: RunRequest, gate: PlanGate) -> int:
         lowered = lower_mixed(handles)
         graph = plan_graph([lowered[handle] for handle in handles], prefix)
         for name in request.force:
             if not any(name in (spec.name, spec.label) for spec in graph.steps):
                 raise UnknownStepError(name, {spec.name for spec in graph.steps}, option="--force")
-        _emit(plan_json(graph, request.force) if request.as_json else plan_lines(graph, request.force))
+        report = gate(graph)
+        if report.refusals:
+            raise PlanRefusedError(report.refusals, report.policy)
+        shown = plan_json(graph, request.force, report) if request.as_json else plan_lines(graph, request.force, report)
+        _emit(shown)
         return EXIT_OK
 
     def __call__(self, arguments: Sequence[str] | None = None) -> NoReturn:

@@ -18,8 +18,8 @@ class Explanation:
 
     Attributes:
         step: ``name@version``.
-        state: ``built``, ``failed``, ``known_failure``, ``running``, ``waiting_for_owner``, ``dep_failed`` or
-            ``missing``.
+        state: ``built``, ``failed``, ``known_failure``, ``running``, ``waiting_for_owner``, ``dep_failed``,
+            ``blocked`` or ``missing``.
         paragraph: For people.
         reasons: For machines; drift carries its fields.
     """
@@ -73,6 +73,8 @@ def explain_step(
         reason = Reason(ReasonKind.LEFT_RUNNING, f"its lease is held by {lease.holder}: {lease.reason}")
         return Explanation(step, "running", text.strip(), (reason,), len(attempts))
     status = facts.status
+    if attempts and attempts[-1].status == "blocked" and record is None:
+        return _blocked(step, attempts, story)
     if status is None and record is None:
         return _missing(step, facts, story, len(attempts))
     if status is None or status.status is Status.SUCCESS:
@@ -100,6 +102,12 @@ def _missing(step: str, facts: StepFacts, story: str, count: int) -> Explanation
         text += f" The most similar output is {facts.sibling}; the recipe changed: {changed}."
         reasons.append(Reason(ReasonKind.RECIPE_CHANGED, f"changed since {facts.sibling}", tuple(facts.sibling_drift)))
     return Explanation(step, "missing", text.strip(), tuple(reasons), count)
+
+
+def _blocked(step: str, attempts: Sequence[AttemptRecord], story: str) -> Explanation:
+    message = str((attempts[-1].error or {}).get("message", ""))
+    text = f"{step} was not run: at {attempts[-1].started_at} its plan was {message}. {story}"
+    return Explanation(step, "blocked", text.strip(), (Reason(ReasonKind.REFUSED, message),), len(attempts))
 
 
 def _built(

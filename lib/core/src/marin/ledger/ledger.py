@@ -55,8 +55,11 @@ class StepEntry:
 
     @property
     def state(self) -> str:
-        """The status in lower case, or ``recorded``."""
-        return self.status.status.value.lower() if self.status is not None else "recorded"
+        """The status in lower case; without one ``recorded``, or how the latest attempt ended (``blocked``, say)."""
+        if self.status is not None:
+            return self.status.status.value.lower()
+        attempts = read_attempts(self.layout) if not os.path.isdir(self.path) else []
+        return attempts[-1].status if attempts else "recorded"
 
 
 def split_reference(reference: str) -> tuple[str, str]:

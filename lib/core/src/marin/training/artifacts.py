@@ -26,6 +26,7 @@ class LevanterCheckpoint(Artifact):
     num_tokens: int = 0
     parameter_digest: str = ""
     volatile: ClassVar[tuple[str, ...]] = ("logs/**", "checkpoints/**")
+    purpose: ClassVar[str] = "train"
 
     @property
     def checkpoint_dir(self) -> str:
