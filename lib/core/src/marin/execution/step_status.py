@@ -125,3 +125,13 @@ def _refuse_newer(path: str, stored: str, record: StatusRecord) -> None:
     epoch = parse_status(path, stored).epoch
     if epoch > record.epoch:
         raise LeaseLostError(path, record.epoch, f"its status is of epoch {epoch}")
+
+
+def settled_epoch(status: StatusRecord | None) -> int:
+    """The last epoch whose success was already known when a status was read.
+
+    An epoch that was seen running (or failed, with retries left) may still succeed: its success is news.
+    """
+    if status is None:
+        return 0
+    return status.epoch if status.status is Status.SUCCESS else status.epoch - 1
