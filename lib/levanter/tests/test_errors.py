@@ -17,6 +17,7 @@ EXAMPLES = {
     e.DivergedError: lambda: e.DivergedError(3, float("nan"), "loss is not finite"),
     e.CancelledError: lambda: e.CancelledError(3),
     e.PreemptedError: lambda: e.PreemptedError(3, "SIGTERM", "/c/step-3"),
+    e.DataFailedError: lambda: e.DataFailedError(3, "the data ended"),
     e.CheckpointError: lambda: e.CheckpointError("cannot write", path="/c"),
     e.CheckpointNotFoundError: lambda: e.CheckpointNotFoundError("/c", incomplete=["/c/step-3"]),
     e.CheckpointMismatchError: lambda: e.CheckpointMismatchError("/c", "w", expected="shape (2,)", found="shape (3,)"),
@@ -46,8 +47,8 @@ def test_every_class_also_is_a_fitting_builtin():
 
 
 def test_stops_survive_process_boundaries():
-    for cls in (e.DivergedError, e.CancelledError, e.PreemptedError):
+    for cls in (e.DivergedError, e.CancelledError, e.PreemptedError, e.DataFailedError):
         error = EXAMPLES[cls]()
         copy = pickle.loads(pickle.dumps(error))
         assert type(copy) is cls and str(copy) == str(error) and copy.step == 3
-        assert copy.failure_category in ("diverged", "cancelled", "preempted")
+        assert copy.failure_category in ("diverged", "cancelled", "preempted", "data")

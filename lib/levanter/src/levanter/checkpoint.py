@@ -3,7 +3,7 @@
 The problem: a run is killed at any moment, and must come back bit for bit, without a stall at every save and without
 filling the disk. The idea: a save is a folder that becomes a checkpoint only when its last file, ``metadata.json``, is
 in place; the training thread pays only for the copy to host memory; what to keep is a pure policy
-(:mod:`levanter._checkpoint.policy`).
+(:mod:`levanter._checkpoint.policy`). Several processes save together, each the shards it holds.
 
 ``step-<n>`` holds the state after ``n`` updates, in every folder and message.
 
@@ -14,14 +14,16 @@ References:
 import datetime as dt
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import fsspec
 import jax
 from rigging.timing import Clock, SystemClock
 
+from levanter._checkpoint import processes
+from levanter._checkpoint.commit import commit
+from levanter._checkpoint.commit import delete_checkpoint as delete_checkpoint
 from levanter._checkpoint.discovery import CheckpointCandidate as CheckpointCandidate
 from levanter._checkpoint.discovery import discover_checkpoint_candidates as discover_checkpoint_candidates
 from levanter._checkpoint.discovery import discover_latest_checkpoint as discover_latest_checkpoint
@@ -32,12 +34,23 @@ from levanter._checkpoint.layout import (
     join,
     read_manifest,
     read_metadata,
-    write_manifest,
-    write_metadata,
 )
 from levanter._checkpoint.policy import KeepEvery, Retention, SaveSituation, decide, validate_keep
-from levanter.errors import CheckpointError, CheckpointMismatchError, ConfigError
-from levanter.tensorstore_serialization import HostArray, read_arrays, snapshot, write_snapshot
+from levanter.errors import (
+    CheckpointCorruptError,
+    CheckpointError,
+    CheckpointMismatchError,
+    CheckpointNotFoundError,
+    ConfigError,
+)
+from levanter.tensorstore_serialization import (
+    HostArray,
+    Staging,
+    read_arrays,
+    release_free_memory,
+    snapshot,
+    staging_plan,
+)
 from levanter.tree_paths import is_named, named_leaves, path_name, raw_array
 
 logger = logging.getLogger(__name__)
@@ -56,6 +69,10 @@ class CheckpointerConfig:
         delete_old_temp_checkpoints: Adopt and prune temporary checkpoints found at start.
         keep_last_temporary_checkpoints: Temporary checkpoints to keep.
         asynchronous: Write on a thread.
+        keep_staging_buffers: On CPU, copy every save into the same host memory (as much as the state) instead of
+            allocating it anew; the stall is several times shorter. Accelerators do not need it.
+        max_failed_saves: Saves in a row that may fail (full disk, storage out of reach) before the run does; the last
+            save of a run may never fail.
     """
 
     base_path: str = "checkpoints/"
@@ -66,6 +83,8 @@ class CheckpointerConfig:
     delete_old_temp_checkpoints: bool = True
     keep_last_temporary_checkpoints: int = 1
     asynchronous: bool = True
+    keep_staging_buffers: bool = True
+    max_failed_saves: int = 3
 
     def __post_init__(self) -> None:
         validate_keep(self.keep or ())
@@ -109,7 +128,8 @@ def save_checkpoint(
         >>> load_checkpoint({"w": jnp.zeros(2)}, folder)["w"].tolist()
         [1.0, 1.0]
     """
-    _commit(snapshot(_storable(tree)), path, CheckpointMetadata(step, _now(), is_temporary, dict(extra or {})))
+    metadata = CheckpointMetadata(step, _now(), is_temporary, dict(extra or {}))
+    commit(snapshot(_storable(tree)), path, metadata, processes.next_name("save"))
 
 
 def load_checkpoint(tree: Any, path: str, *, subpath: str | None = None, allow_partial: bool = False) -> Any:
@@ -148,6 +168,30 @@ def load_checkpoint(tree: Any, path: str, *, subpath: str | None = None, allow_p
     return jax.tree_util.tree_map_with_path(place, tree, is_leaf=is_named)
 
 
+def load_newest(tree: Any, paths: Sequence[str], *, allow_partial: bool = False) -> tuple[Any, str]:
+    """Restore the first of ``paths`` that is not damaged.
+
+    Args:
+        tree: As for :func:`load_checkpoint`.
+        paths: Checkpoints, the preferred one first; at least one.
+        allow_partial: As for :func:`load_checkpoint`.
+
+    Returns:
+        ``(restored tree, its path)``; every damaged one passed over is logged as an error.
+
+    Raises:
+        CheckpointCorruptError: all are damaged; the first is reported.
+    """
+    damage: CheckpointCorruptError | None = None
+    for path in paths:
+        try:
+            return load_checkpoint(tree, path, allow_partial=allow_partial), path
+        except CheckpointCorruptError as error:
+            logger.error("passing over a damaged checkpoint: %s", error)
+            damage = damage or error
+    raise damage or CheckpointNotFoundError("(no paths)")
+
+
 def verify_checkpoint(path: str) -> int:
     """Read every byte and check every checksum.
 
@@ -168,8 +212,9 @@ def verify_checkpoint(path: str) -> int:
 class Checkpointer:
     """Saves a run's state as its policy says; one save at a time, on a thread.
 
-    Invariants: at most one save is in flight; a new save waits for the last one; ``wait_until_finished`` raises what
-    the thread met; older temporaries are pruned only after a newer checkpoint is committed.
+    Invariants: at most one save is in flight; a new save waits for the last one and puts up with ``max_failed_saves``
+    failures in a row, ``wait_until_finished`` with none; older temporaries are pruned only after a newer checkpoint is
+    committed. With several processes the first one decides and prunes; all must make the same calls.
     """
 
     def __init__(self, config: CheckpointerConfig, run_id: str, *, clock: Clock) -> None:
@@ -186,6 +231,12 @@ class Checkpointer:
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
         self._temporaries: list[str] = []
+        self.failed_saves = 0
+        self._failed_in_a_row = 0
+        self._staging = Staging() if config.keep_staging_buffers else None
+        self._name = processes.next_name(f"checkpointer/{run_id}")
+        self._saves = 0
+        self._agreed: tuple[int, Retention | None] = (-1, None)
         if config.delete_old_temp_checkpoints:
             self._temporaries = [c.path for c in self.candidates() if c.metadata.is_temporary]
 
@@ -199,17 +250,42 @@ class Checkpointer:
             if self._requested != Retention.PERMANENT:
                 self._requested = retention
 
-    def decide(self, step: int, *, force: bool = False) -> Retention | None:
-        """Whether :meth:`on_step` would save now."""
+    def reserve(self, tree: Any) -> None:
+        """Prepare host memory for saves of ``tree`` on a thread, so that the first save stalls no longer than others.
+
+        The tree's own buffers may be donated meanwhile.
+        """
+        if self._staging is None:
+            return
+        self.wait_until_finished()
+        self._thread = threading.Thread(
+            target=self._staging.reserve, args=(staging_plan(_storable(tree)),), name="levanter-staging", daemon=True
+        )
+        self._thread.start()
+
+    def decide(self, step: int, *, force: bool = False, request: Retention | None = None) -> Retention | None:
+        """Whether :meth:`on_step` would save now; with several processes the first one's clock counts.
+
+        Args:
+            step: Updates done.
+            force: Whether :meth:`on_step` will be told to.
+            request: A request that every process makes at this step.
+        """
         interval = self.config.save_interval
         at = SaveSituation(
             step=step,
             last_saved_step=self._last_saved_step,
             elapsed_s=self._clock.monotonic() - self._last_save_time,
-            requested=self._requested,
+            requested=request or self._requested,
             force=force,
         )
-        return decide(self.config.keep or (), interval.total_seconds() if interval else None, at)
+        mine = decide(self.config.keep or (), interval.total_seconds() if interval else None, at)
+        if jax.process_count() == 1 or force or request is not None:
+            return mine
+        if self._agreed[0] != step:
+            answer = processes.from_first(f"{self._name}/decide/{step}", mine or "no")
+            self._agreed = (step, None if answer == "no" else Retention(answer))
+        return self._agreed[1]
 
     def on_step(
         self,
@@ -217,6 +293,7 @@ class Checkpointer:
         step: int,
         *,
         force: bool = False,
+        request: Retention | None = None,
         before_commit: Callable[[], None] | None = None,
         extra: Mapping[str, Any] | None = None,
     ) -> str | None:
@@ -226,13 +303,14 @@ class Checkpointer:
             tree: The state after ``step`` updates.
             step: Updates done.
             force: Save whatever the policy says, permanently.
+            request: Save for at least this long, unless this very step is saved already.
             before_commit: Called on this thread before the copy; makes logs durable up to this step.
             extra: More JSON values for ``metadata.json``.
 
         Returns:
             The path being written, or None.
         """
-        retention = self.decide(step, force=force)
+        retention = self.decide(step, force=force, request=request)
         if retention is None:
             return None
         if step == self._last_saved_step and (not self._last_is_temporary or retention == Retention.TEMPORARY):
@@ -249,10 +327,7 @@ class Checkpointer:
         Raises:
             CheckpointError: that save failed.
         """
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-        failure, self._failure = self._failure, None
+        failure = self._join()
         if failure is not None:
             raise CheckpointError(f"a checkpoint could not be saved: {failure}") from failure
 
@@ -262,12 +337,29 @@ class Checkpointer:
         self._last_is_temporary = is_temporary
         self.last_path = path
 
+    def _join(self) -> BaseException | None:
+        """Wait for the thread; what it met, once."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        failure, self._failure = self._failure, None
+        self._failed_in_a_row = 0 if failure is None else self._failed_in_a_row + 1
+        if failure is not None:
+            self.failed_saves += 1
+            self._last_saved_step = -1
+        return failure
+
     def _save(self, tree: Any, retention: Retention, step: int, extra: dict[str, Any]) -> str:
-        self.wait_until_finished()
+        failure = self._join()
+        if failure is not None and self._failed_in_a_row > self.config.max_failed_saves:
+            raise CheckpointError(
+                f"{self._failed_in_a_row} checkpoints in a row could not be saved, the last because: {failure}. "
+                "Earlier ones are whole. Make room or repair the storage, and start it again to resume."
+            ) from failure
         started = self._clock.monotonic()
         temporary = retention == Retention.TEMPORARY
         path = join(self.roots[-1] if temporary else self.roots[0], f"step-{step}")
-        arrays = snapshot(_storable(tree))
+        arrays = snapshot(_storable(tree), self._staging)
         self.last_stall_s = self._clock.monotonic() - started
         self._last_save_time = self._clock.monotonic()
         self._last_saved_step = step
@@ -283,12 +375,16 @@ class Checkpointer:
         return path
 
     def _write(self, arrays: list[HostArray], path: str, metadata: CheckpointMetadata) -> None:
+        self._saves += 1
         try:
-            _commit(arrays, path, metadata)
-            self._prune(path, metadata.is_temporary)
+            commit(arrays, path, metadata, f"{self._name}/{self._saves}")
+            if processes.is_first():
+                self._prune(path, metadata.is_temporary)
         except BaseException as error:
-            logger.exception("saving %s failed", path)
+            logger.error("saving %s failed; training goes on: %r", path, error)
             self._failure = error
+        finally:
+            release_free_memory()
 
     def _prune(self, path: str, temporary: bool) -> None:
         if temporary:
@@ -302,24 +398,6 @@ class Checkpointer:
             # Somebody may have promoted it by hand since: believe the file, not our memory.
             if is_checkpoint_path(old) and read_metadata(old).is_temporary:
                 delete_checkpoint(old)
-
-
-def delete_checkpoint(path: str) -> None:
-    """Delete a checkpoint: its ``metadata.json`` first, so that a crash half-way leaves nothing that looks complete."""
-    fs, plain = fsspec.core.url_to_fs(path)
-    if fs.exists(join(plain, "metadata.json")):
-        fs.rm_file(join(plain, "metadata.json"))
-    if fs.exists(plain):
-        fs.rm(plain, recursive=True)
-
-
-def _commit(arrays: list[HostArray], path: str, metadata: CheckpointMetadata) -> None:
-    delete_checkpoint(path)
-    fs, plain = fsspec.core.url_to_fs(path)
-    fs.makedirs(plain, exist_ok=True)
-    write_manifest(path, [array.entry for array in arrays])
-    write_snapshot(path, arrays)
-    write_metadata(path, metadata)
 
 
 def _storable(tree: Any) -> list[tuple[str, Any]]:

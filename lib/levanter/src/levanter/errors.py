@@ -10,7 +10,8 @@
     ├── TrainingError              (RuntimeError)       training stopped
     │   ├── DivergedError          (ArithmeticError)    the loss went to infinity, to NaN, or ran away
     │   ├── CancelledError                              the caller's cancel event was set
-    │   └── PreemptedError                              a preemption signal arrived; the state was saved first
+    │   ├── PreemptedError                              a preemption signal arrived; the state was saved first
+    │   └── DataFailedError                             the loader failed or ran dry; the state was saved first
     ├── CheckpointError            (RuntimeError)       saving or restoring failed
     │   ├── CheckpointNotFoundError (FileNotFoundError) nothing complete at that path
     │   ├── CheckpointMismatchError (ValueError)        the stored tree and the wanted tree differ
@@ -203,6 +204,28 @@ class PreemptedError(TrainingError):
     def __reduce__(self) -> tuple:
         """Rebuild from the three fields."""
         return (type(self), (self.step, self.signal_name, self.checkpoint_path))
+
+
+class DataFailedError(TrainingError):
+    """The loader failed, or the data ended, before the last step; the state was checkpointed first.
+
+    Attributes:
+        reason: What the loader said.
+    """
+
+    failure_category = "data"
+
+    def __init__(self, step: int, reason: str) -> None:
+        super().__init__(
+            f"no batch could be read: step={step}, reason={reason}; expected one batch a step. "
+            "Repair the data and start it again to resume at this step.",
+            step=step,
+        )
+        self.reason = reason
+
+    def __reduce__(self) -> tuple:
+        """Rebuild from the two fields."""
+        return (type(self), (self.step, self.reason))
 
 
 class CheckpointError(LevanterError, RuntimeError):

@@ -16,10 +16,8 @@ repeats nor misses a line.
 """
 
 import contextlib
-import gzip
 import logging
 import math
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -31,21 +29,25 @@ import jax
 import optax
 from rigging.progress import Progress
 
+from levanter._checkpoint import processes
+from levanter._checkpoint.policy import Retention
+from levanter._trainer.failures import failure_summary
+from levanter._trainer.program import keep_program
 from levanter.callbacks.core import Hook, MetricsHook, StepInfo
 from levanter.callbacks.profiler import Profiler
 from levanter.callbacks.watch import unpack_watched
 from levanter.callbacks.watchdog import ProgressWatchdog
 from levanter.checkpoint import (
     Checkpointer,
-    discover_latest_checkpoint,
+    discover_checkpoint_candidates,
     latest_checkpoint_path,
-    load_checkpoint,
+    load_newest,
     read_metadata,
 )
 from levanter.data.dataset import AsyncDataset
 from levanter.data.loader import DataLoader
 from levanter.divergence import DivergenceState, judge
-from levanter.errors import CancelledError, DivergedError, PreemptedError
+from levanter.errors import CancelledError, DataFailedError, DivergedError, PreemptedError
 from levanter.metrics import fold_metric
 from levanter.precision import cast_floating
 from levanter.preemption import PreemptionFlag, watch_for_preemption
@@ -151,6 +153,7 @@ class Trainer:
         self._last_loss = math.nan
         self._finished = False
         self._exit = contextlib.ExitStack()
+        self._name = processes.next_name(f"trainer/{config.run_id}")
         self._flag = PreemptionFlag()
         self._watchdog = ProgressWatchdog(config.progress_watchdog)
         self._profiler = Profiler(config.profiler, f"{config.log_dir}/{config.run_id}")
@@ -170,11 +173,25 @@ class Trainer:
             self.tracker.log_summary(self.meter.summary())
             if self.checkpointer is not None:
                 self.checkpointer.wait_until_finished()
+        except BaseException as error:
+            if exc is None:
+                exc = error
+                raise
+            # The body's own failure is the news; this one is a consequence, or comes second.
+            logger.exception("leaving the run after a failure failed as well")
         finally:
             try:
+                if exc is not None:
+                    self._record_failure(exc)
                 self.tracker.finish()
             finally:
                 self._exit.close()
+
+    def _record_failure(self, error: BaseException) -> None:
+        try:
+            self.tracker.log_summary(failure_summary(error))
+        except Exception:  # a broken tracker must not hide what broke the run
+            logger.exception("the reason of the failure could not be recorded")
 
     def add_hook(self, fn: Callable[..., Any], *, every: int = 1) -> None:
         """Call ``fn(info)`` after updates ``every``, ``2 every``, ...; the loop waits for those steps."""
@@ -207,6 +224,9 @@ class Trainer:
 
         Raises:
             CheckpointNotFoundError: ``load_checkpoint=true`` and there is none.
+            CheckpointMismatchError: the newest checkpoint belongs to another model or optimizer.
+            CheckpointCorruptError: no checkpoint can be read; a damaged one is passed over for an older one, from
+                which the run comes to the same result.
         """
 
         def fresh() -> TrainerState:
@@ -220,8 +240,8 @@ class Trainer:
 
         template = eqx.filter_eval_shape(fresh)
         shardings = tree_shardings(template, self.param_mapping, self.mesh)
-        path = self._resume_path()
-        if path is None:
+        paths = self._resume_paths()
+        if not paths:
             return jax.jit(
                 fresh, out_shardings=None if self._single else shardings, compiler_options=_init_compiler_options()
             )()
@@ -232,7 +252,7 @@ class Trainer:
                 lambda leaf, s: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=s), template, shardings
             )
         partial = self.config.allow_partial_checkpoint
-        state = load_checkpoint(jax.jit(fresh)() if partial else wanted, path, allow_partial=partial)
+        state, path = load_newest(jax.jit(fresh)() if partial else wanted, paths, allow_partial=partial)
         self._note_resumed(path)
         self.meter.spend("restore", time.perf_counter() - started)
         return state
@@ -254,6 +274,8 @@ class Trainer:
         self.meter.total_examples = self.batch_schedule.global_data_offset_by_step(start)
         self.tracker.resume_at(start)
         self.tracker.log_summary(self.meter.describe())
+        if self.checkpointer is not None:
+            self.checkpointer.reserve(state)
         with contextlib.ExitStack() as stack:
             line = stack.enter_context(_progress(total, start)) if self._show_progress else None
             state = self._loop(state, iter(loader.iter_from_step(start)), start, line)
@@ -312,11 +334,19 @@ class Trainer:
         for step in range(start, self.config.num_train_steps):
             self._stop_if_asked(state, step, pending)
             fetched = time.perf_counter()
-            batch = next(batches)
+            batch = self._next_batch(batches, state, step, pending)
             loading = time.perf_counter() - fetched
             self._watchdog.step_started()
             if step == start:
-                self._keep_program(state, batch)
+                keep_program(
+                    self.train_step,
+                    state,
+                    batch,
+                    f"{self.config.log_dir}/{self.config.run_id}/program",
+                    self.tracker,
+                    jaxpr=self.config.log_jaxprs,
+                    hlo=self.config.log_xla_hlo,
+                )
             state, outputs = self.train_step(state, batch)
             if step == start:
                 jax.block_until_ready(outputs[LOSS])
@@ -332,19 +362,16 @@ class Trainer:
             self._report(pending, line)
         return state
 
-    def _keep_program(self, state: TrainerState, batch: Any) -> None:
-        """Store the step's jaxpr and HLO with the run, where asked; each traces or lowers the step once more."""
-        folder = f"{self.config.log_dir}/{self.config.run_id}/program"
-        if self.config.log_jaxprs:
-            os.makedirs(folder, exist_ok=True)
-            with gzip.open(f"{folder}/train_step.jaxpr.txt.gz", "wt") as stream:
-                stream.write(str(self.train_step.trace(state, batch).jaxpr))
-            self.tracker.log_artifact(f"{folder}/train_step.jaxpr.txt.gz", type="jaxpr")
-        if self.config.log_xla_hlo:
-            os.makedirs(folder, exist_ok=True)
-            with open(f"{folder}/train_step.hlo.txt", "w", encoding="utf-8") as stream:
-                stream.write(self.train_step.lower(state, batch).as_text())
-            self.tracker.log_artifact(f"{folder}/train_step.hlo.txt", type="hlo")
+    def _next_batch(self, batches: Iterator[Any], state: TrainerState, step: int, pending: Pending | None) -> Any:
+        """The step's batch; where there is none, everything so far is logged and saved before the run fails."""
+        try:
+            return next(batches)
+        except Exception as error:
+            reason = "the data ended" if isinstance(error, StopIteration) else repr(error)
+            if pending is not None:
+                self._report(pending, None)
+            self._leave(state, step)
+            raise DataFailedError(step, reason) from error
 
     def _must_wait(self, next_step: int) -> bool:
         saves = self.checkpointer is not None and self.checkpointer.decide(next_step) is not None
@@ -404,44 +431,63 @@ class Trainer:
 
     def _stop_if_asked(self, state: TrainerState, step: int, pending: Pending | None) -> None:
         cancelled = self._cancel is not None and self._cancel.is_set()
-        if not cancelled and not self._flag.is_set():
+        if not self._all_stop(step, cancelled or self._flag.is_set()):
             return
         if pending is not None:
             self._report(pending, None)
+        path = self._leave(state, step)
+        if cancelled:
+            raise CancelledError(step)
+        raise PreemptedError(step, self._flag.signal_name or "unknown", path)
+
+    def _leave(self, state: TrainerState, step: int) -> str | None:
+        """Save and make everything durable before the run ends early; the checkpoint's path."""
         path = self._checkpoint(state, force=False, on_exit=True) if step > 0 else None
         if self.checkpointer is not None:
             self.checkpointer.wait_until_finished()
         self.tracker.flush()
-        if cancelled:
-            raise CancelledError(step)
-        raise PreemptedError(step, self._flag.signal_name or "unknown", path)
+        return path
+
+    def _all_stop(self, step: int, wanted: bool) -> bool:
+        """Whether the run stops before ``step``: one process's wish, seen by all at the same step."""
+        if jax.process_count() == 1:
+            return wanted
+        if wanted:
+            processes.raise_flag(f"{self._name}/stop")
+        decided = processes.is_first() and (wanted or processes.flag_raised(f"{self._name}/stop"))
+        return processes.from_first(f"{self._name}/stop-at/{step}", str(decided)) == "True"
 
     def _checkpoint(self, state: TrainerState, *, force: bool, on_exit: bool = False) -> str | None:
         if self.checkpointer is None:
             return None
         started = time.perf_counter()
-        if on_exit:
-            self.checkpointer.request_checkpoint()
         extra = {
             "divergence": self._divergence.to_json(),
             "last_loss": _json_float(self._last_loss),
             "finished": force,
         }
         path = self.checkpointer.on_step(
-            state, int(state.step), force=force, before_commit=self.tracker.flush, extra=extra
+            state,
+            int(state.step),
+            force=force,
+            request=Retention.TEMPORARY if on_exit else None,
+            before_commit=self.tracker.flush,
+            extra=extra,
         )
         self.meter.spend("checkpoint", time.perf_counter() - started)
         return path or self.checkpointer.last_path
 
-    def _resume_path(self) -> str | None:
+    def _resume_paths(self) -> list[str]:
+        """Checkpoints to start from, the best first; empty for a fresh start."""
         roots = self.config.checkpoint_roots()
-        if self.config.load_checkpoint is True:
-            return latest_checkpoint_path(*roots)
-        if self.config.load_checkpoint is None:
-            found = discover_latest_checkpoint(*roots)
-            if found is not None:
-                return found
-        return latest_checkpoint_path(self.config.initialize_from) if self.config.initialize_from else None
+        found: list[str] = []
+        if self.config.load_checkpoint is not False:
+            found = [candidate.path for candidate in reversed(discover_checkpoint_candidates(*roots))]
+        if not found and self.config.load_checkpoint is True:
+            latest_checkpoint_path(*roots)  # raises, and says what it saw
+        if not found and self.config.initialize_from:
+            found = [latest_checkpoint_path(self.config.initialize_from)]
+        return found
 
     def _note_resumed(self, path: str) -> None:
         metadata = read_metadata(path)

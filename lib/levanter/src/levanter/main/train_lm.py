@@ -2,8 +2,8 @@
 
     python -m levanter.main.train_lm --config_path config.yaml --trainer.num_train_steps 100
 
-Works from local files alone. Exit codes: 0 done, 2 bad configuration, 3 diverged, 75 preempted after saving (start it
-again to resume), 124 stalled.
+Works from local files alone. Exit codes: 0 done, 1 the run failed (storage, data), 2 bad configuration, 3 diverged, 75
+preempted after saving (start it again to resume), 124 stalled.
 """
 
 import dataclasses
@@ -21,7 +21,17 @@ from levanter.callbacks.core import StepInfo
 from levanter.checkpoint import latest_checkpoint_path, load_checkpoint
 from levanter.compat.hf_checkpoints import load_hf_checkpoint, save_hf_checkpoint
 from levanter.data.text.config import DirectDatasetComponent, LmDataConfig
-from levanter.errors import ConfigError, DivergedError, LevanterError, PreemptedError
+from levanter.errors import (
+    CheckpointError,
+    CheckpointMismatchError,
+    CheckpointNotFoundError,
+    ConfigError,
+    DivergedError,
+    LevanterError,
+    PreemptedError,
+    TrackerError,
+    TrainingError,
+)
 from levanter.models.llama import LlamaConfig
 from levanter.models.lm_model import LmConfig, count_parameters
 from levanter.models.loss import next_token_loss
@@ -35,6 +45,7 @@ from levanter.trainer_state import trainable
 from levanter.tree_paths import tree_digest
 
 logger = logging.getLogger(__name__)
+EXIT_FAILED = 1
 EXIT_DIVERGED = 3
 
 
@@ -175,6 +186,10 @@ def main(config: TrainLmConfig) -> None:
         levanter_config.fail_with_hint(error, EXIT_DIVERGED)
     except PreemptedError as error:
         levanter_config.fail_with_hint(error, EXIT_PREEMPTED)
+    except (CheckpointNotFoundError, CheckpointMismatchError) as error:
+        levanter_config.fail_with_hint(error, levanter_config.EXIT_BAD_CONFIG)
+    except (TrainingError, CheckpointError, TrackerError) as error:
+        levanter_config.fail_with_hint(error, EXIT_FAILED)
     except LevanterError as error:
         levanter_config.fail_with_hint(error, levanter_config.EXIT_BAD_CONFIG)
     for name, value in dataclasses.asdict(result).items():

@@ -5,6 +5,7 @@ allowed to stall a step; a failing call is logged at a limited rate. Opening the
 or project fails at start.
 """
 
+import contextlib
 import logging
 import queue
 import threading
@@ -66,17 +67,22 @@ class BackgroundTracker(Tracker):
         self._put(lambda: self.inner.log_artifact(path, name=name, type=type))
 
     def finish(self) -> None:
-        """Wait for the queue to drain, at most the timeout, then finish the inner tracker."""
-        self._queue.put(None)
-        self._thread.join(self._finish_timeout_s)
+        """Wait for the queue to drain, at most the timeout, then finish the inner tracker within the same time.
+
+        A tracker that is stuck or down costs the timeout once; what it was still to receive is lost and counted.
+        """
+        deadline = self._clock.monotonic() + self._finish_timeout_s
+        with contextlib.suppress(queue.Full):
+            self._queue.put(None, timeout=self._finish_timeout_s)
+            self._thread.join(max(0.0, deadline - self._clock.monotonic()))
         if self._thread.is_alive():
+            self.dropped += self._queue.qsize()
             logger.error(
-                "%s did not drain within %.0f s; remaining metrics are lost", self.name, self._finish_timeout_s
-            )
-            return
-        if self.dropped or self.failed:
+                "%s did not finish within %.0f s; what it had not sent is lost (dropped=%d failed=%d)",
+                self.name, self._finish_timeout_s, self.dropped, self.failed,
+            )  # fmt: skip
+        elif self.dropped or self.failed:
             logger.warning("%s: dropped=%d failed=%d calls", self.name, self.dropped, self.failed)
-        self.inner.finish()
 
     def _put(self, call: Callable[[], None]) -> None:
         try:
@@ -86,12 +92,15 @@ class BackgroundTracker(Tracker):
             self._report("queue is full, metrics are dropped")
 
     def _drain(self) -> None:
-        while (call := self._queue.get()) is not None:
+        while True:
+            call = self._queue.get()
             try:
-                call()
+                (call or self.inner.finish)()
             except Exception as error:  # thread boundary: count and go on
                 self.failed += 1
                 self._report(f"call failed: {error!r}")
+            if call is None:
+                return
 
     def _report(self, message: str) -> None:
         now = self._clock.monotonic()
