@@ -107,13 +107,13 @@ def test_a_run_as_json_has_every_step(marin, script, prefix):
         (["run", "{script}", "--version", "v1"], "not a version"),
         (["run", "{script}", "--override", "total"], "NAME=VERSION"),
         (["run", "{script}", "--override", "typo=dev"], "typo"),
-        (["run", "{script}", "--prefix", "s3://example-bucket/x"], "renaming"),
+        (["run", "{script}", "--prefix", "memory://example/x"], "no conditional writes"),
         (["run", "{script}", "--", "--corpus", "missing"], "no corpus"),
         (["run", "{script}", "--", "--corpus", "odd"], "odd corpus"),
         (["show", "nope"], "no step nope"),
         (["why", "@dev"], "NAME@VERSION"),
         (["nonsense"], "No such command"),
-        (["ls", "--prefix", "gs://example-bucket"], "renaming"),
+        (["ls", "--prefix", "memory://example"], "no conditional writes"),
     ],
 )
 def test_bad_input_is_a_message_with_a_hint_and_exit_code_two(marin, script, prefix, arguments, message):

@@ -17,10 +17,11 @@ from marin.errors import StoreUnavailableError
 from marin.execution._objects import (
     STORE_FILE,
     check_remote_prefix,
-    create_object_text,
+    create_object,
     is_remote,
     object_exists,
     put_file,
+    remove_object,
     replace_object_text,
 )
 from marin.execution.records import RECORD_FORMAT, parse_object, read_text
@@ -43,6 +44,15 @@ def exists(path: str) -> bool:
     return object_exists(path) if is_remote(path) else os.path.exists(path)
 
 
+def remove_file(path: str) -> None:
+    """Delete a file or object; fine if it is gone already."""
+    with contextlib.suppress(FileNotFoundError):
+        if is_remote(path):
+            remove_object(path)
+        else:
+            os.unlink(path)
+
+
 def fsync_directory(path: str) -> None:
     """Make renames and creations in a folder durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -52,7 +62,7 @@ def fsync_directory(path: str) -> None:
         os.close(descriptor)
 
 
-def _write_temporary(path: str, text: str, *, durable: bool = True) -> str:
+def _write_temporary(path: str, data: bytes, *, durable: bool = True) -> str:
     folder, leaf = os.path.split(path)
     temporary = os.path.join(folder, f".{leaf}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
@@ -61,8 +71,8 @@ def _write_temporary(path: str, text: str, *, durable: bool = True) -> str:
         os.makedirs(folder, exist_ok=True)
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
             file.flush()
             if durable:
                 os.fsync(file.fileno())
@@ -85,7 +95,7 @@ def replace_text(path: str, text: str, *, durable: bool = True) -> None:
     if is_remote(path):
         replace_object_text(path, text)
         return
-    temporary = _write_temporary(path, text, durable=durable)
+    temporary = _write_temporary(path, text.encode("utf-8"), durable=durable)
     try:
         os.replace(temporary, path)
     except BaseException:
@@ -97,29 +107,34 @@ def replace_text(path: str, text: str, *, durable: bool = True) -> None:
 
 
 def create_text(path: str, text: str, *, durable: bool = True) -> bool:
+    """``create_bytes`` of a text in UTF-8."""
+    return create_bytes(path, text.encode("utf-8"), durable=durable)
+
+
+def create_bytes(path: str, data: bytes, *, durable: bool = True) -> bool:
     """Create a file that must not exist yet; the first of several writers wins.
 
-    The text is written to a file without a name, which is then given its name: a writer that dies leaves nothing
+    The content is written to a file without a name, which is then given its name: a writer that dies leaves nothing
     behind.
 
     Args:
         path: The file; folders above it are made.
-        text: Its content.
+        data: Its content.
         durable: As for ``replace_text``.
     Returns:
         Whether this call created it.
     """
     if is_remote(path):
-        return create_object_text(path, text)
+        return create_object(path, data)
     folder = os.path.dirname(path)
     os.makedirs(folder, exist_ok=True)
     descriptor = _open_nameless(folder)
     if descriptor is None:
-        return _create_named(path, text, durable=durable)
+        return _create_named(path, data, durable=durable)
     directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
             file.flush()
             if durable:
                 os.fsync(file.fileno())
@@ -148,9 +163,9 @@ def _open_nameless(folder: str) -> int | None:
         raise
 
 
-def _create_named(path: str, text: str, *, durable: bool) -> bool:
-    """``create_text`` where the file system has no nameless files."""
-    temporary = _write_temporary(path, text, durable=durable)
+def _create_named(path: str, data: bytes, *, durable: bool) -> bool:
+    """``create_bytes`` where the file system has no nameless files."""
+    temporary = _write_temporary(path, data, durable=durable)
     try:
         os.link(temporary, path)
     except FileExistsError:
@@ -274,7 +289,7 @@ def _probe(folder: str, size: int) -> None:
     """Write that many bytes, durably, and leave nothing."""
     descriptor = _open_nameless(folder)
     if descriptor is None:
-        os.unlink(_write_temporary(os.path.join(folder, ".probe"), " " * size))
+        os.unlink(_write_temporary(os.path.join(folder, ".probe"), b" " * size))
         return
     with os.fdopen(descriptor, "wb") as file:
         file.write(b" " * size)

@@ -50,6 +50,16 @@ def check_remote_prefix(prefix: str) -> str:
     return root
 
 
+def read_object(path: str) -> bytes | None:
+    """Content of an object, or None when there is none.
+
+    Raises:
+        OSError: The store does not answer.
+    """
+    stored = conditional_object(path).read()
+    return None if stored is None else stored.data
+
+
 def read_object_text(path: str) -> str | None:
     """Text of an object, or None when there is none.
 
@@ -57,17 +67,16 @@ def read_object_text(path: str) -> str | None:
         UnicodeDecodeError: It is not UTF-8.
         OSError: The store does not answer.
     """
-    stored = conditional_object(path).read()
-    return None if stored is None else stored.data.decode("utf-8")
+    data = read_object(path)
+    return None if data is None else data.decode("utf-8")
 
 
-def create_object_text(path: str, text: str) -> bool:
+def create_object(path: str, data: bytes) -> bool:
     """Create an object that must not exist yet; the first of several writers wins.
 
     Returns:
         Whether this call created it. A store that did and whose answer got lost counts as created.
     """
-    data = text.encode("utf-8")
     target = conditional_object(path)
     try:
         target.write(data, expected_version=None)
@@ -100,6 +109,15 @@ def replace_object_text(path: str, text: str, *, allowed: Callable[[str], None] 
             target.write(data, expected_version=None if stored is None else stored.version)
             return
     raise OSError(f"cannot write {path}: {_TRIES} tries met other writers")
+
+
+def remove_object(path: str) -> None:
+    """Delete an object.
+
+    Raises:
+        FileNotFoundError: There is none.
+    """
+    StoragePath(path).rm()
 
 
 def object_exists(path: str) -> bool:

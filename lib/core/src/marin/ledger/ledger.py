@@ -22,9 +22,10 @@ from marin.execution.layout import StepLayout
 from marin.execution.records import ArtifactRecord, AttemptRecord, read_record
 from marin.execution.step_status import Status, StatusRecord, read_status
 from marin.execution.versions import DERIVED_DIGITS
+from marin.ledger.compaction import compacted_events
 from marin.ledger.explanation import Explanation, explain_step
 from marin.ledger.failure_groups import FailureGroup, group_failures
-from marin.ledger.scan import address_of, event_paths, step_paths
+from marin.ledger.scan import address_of, compacted_paths, event_paths, step_paths
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class StepEntry:
         """The status in lower case; without one ``recorded``, or how the latest attempt ended (``blocked``, say)."""
         if self.status is not None:
             return self.status.status.value.lower()
-        attempts = read_attempts(self.layout) if not os.path.isdir(self.path) else []
+        attempts = read_attempts(self.layout) if not exists(self.layout.record) else []
         return attempts[-1].status if attempts else "recorded"
 
 
@@ -160,8 +161,13 @@ class Ledger:
 
     def events(self) -> list[LedgerEvent]:
         """Every event, in order of time."""
-        found = [event for path in event_paths(self.prefix) if (event := read_event(path)) is not None]
-        return sorted(found, key=lambda event: (event.at, event.id))
+        found = {event.id: event for path in event_paths(self.prefix) if (event := read_event(path)) is not None}
+        # Compacted ones last: what a compaction took away between the two looks is there by now.
+        found.update((event.id, event) for event in self._compacted())
+        return sorted(found.values(), key=lambda event: (event.at, event.id))
+
+    def _compacted(self) -> list[LedgerEvent]:
+        return compacted_events(self.prefix) if compacted_paths(self.prefix) else []
 
     def failures(self) -> list[FailureGroup]:
         """Attempts without success, grouped by category and signature; largest group first."""
@@ -201,6 +207,8 @@ class Ledger:
         year, month, day = latest.started_at[:10].split("-")
         path = os.path.join(self.prefix, "ledger", year, month, day, f"{latest.attempt}-started.json")
         event = read_event(path)
+        if event is None:
+            event = next((item for item in self._compacted() if item.id == f"{latest.attempt}-started"), None)
         return list(event.data.get("reasons", [])) if event is not None else []
 
     def _sibling(self, entry: StepEntry, recipe: str) -> tuple[str, list[str]]:

@@ -15,6 +15,8 @@ from marin.execution.layout import (
     split_control,
 )
 
+COMPACTED_FOLDER = "compacted"
+
 
 def step_paths(prefix: str) -> Iterator[str]:
     """Output path of every step that left anything under a prefix, in sorted order.
@@ -41,16 +43,28 @@ def step_paths(prefix: str) -> Iterator[str]:
     yield from sorted(found)
 
 
-def event_paths(prefix: str) -> Iterator[str]:
-    """Path of every event, oldest day first."""
-    # Compacted and indexed forms lie beside the days and are not events.
+def event_days(prefix: str) -> Iterator[tuple[str, str]]:
+    """Each day that holds events as single files, as ``(YYYY-MM-DD, folder)``, oldest first."""
+    # Compacted and indexed forms lie beside the years and are not events.
     days = [os.path.join(prefix, LEDGER_FOLDER)]
     for _ in range(3):
-        days = [os.path.join(folder, name) for folder in days for name in list_folder(folder)[0]]
+        days = [os.path.join(folder, name) for folder in days for name in list_folder(folder)[0] if name.isdigit()]
     for folder in days:
+        yield "-".join(folder.split("/")[-3:]), folder
+
+
+def event_paths(prefix: str) -> Iterator[str]:
+    """Path of every event that is a file of its own, oldest day first."""
+    for _, folder in event_days(prefix):
         for name in list_folder(folder)[1]:
             if name.endswith(".json") and not name.startswith("."):
                 yield os.path.join(folder, name)
+
+
+def compacted_paths(prefix: str) -> list[str]:
+    """Path of every file of compacted events, oldest day first."""
+    folder = os.path.join(prefix, LEDGER_FOLDER, COMPACTED_FOLDER)
+    return [os.path.join(folder, name) for name in list_folder(folder)[1] if name.endswith(".parquet")]
 
 
 def address_of(prefix: str, layout: StepLayout) -> tuple[str, str]:

@@ -16,7 +16,7 @@ from marin.execution.events import LEDGER_FOLDER
 from marin.execution.layout import RECORD_FILE, below
 from marin.execution.records import read_record, read_text
 from marin.ledger.ledger import Ledger
-from marin.ledger.scan import event_paths
+from marin.ledger.scan import compacted_paths, event_paths
 
 COLUMNS: dict[str, tuple[tuple[str, str], ...]] = {
     "steps": (
@@ -119,7 +119,7 @@ def source_digest(ledger: Ledger) -> str:
         if os.path.isdir(entry.layout.attempts):
             for name in sorted(os.listdir(entry.layout.attempts)):
                 add(os.path.join(entry.layout.attempts, name))
-    for path in event_paths(ledger.prefix):
+    for path in (*event_paths(ledger.prefix), *compacted_paths(ledger.prefix)):
         add(path)
     return digest.hexdigest()
 
