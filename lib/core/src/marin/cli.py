@@ -185,25 +185,84 @@ def failures(prefix: str | None, as_json: bool, category: str | None, traceback:
 @_PREFIX
 @_JSON
 @click.option("--deep", is_flag=True, help="Hash every file again.")
+@click.option("--keys", "keys_file", metavar="FILE", help="Keys whose signatures count: a .pub file or a .toml list.")
+@click.option("--require-signature", is_flag=True, help="Fail when an output of the lineage has no valid signature.")
 @click.argument("step")
-def verify(prefix: str | None, as_json: bool, deep: bool, step: str) -> None:
+def verify(
+    prefix: str | None, as_json: bool, deep: bool, keys_file: str | None, require_signature: bool, step: str
+) -> None:
     """Check that NAME@VERSION, and everything it was made from, is what was recorded. Exits with 1 when it is not.
 
     \b
     Examples:
       marin verify model@2026.12.01
       marin verify model@auto --deep --json
+      marin verify model@auto --keys release.pub --require-signature
     """
     from marin._cli.tables import verification_lines
     from marin.ledger.ledger import Ledger, split_reference
+    from marin.ledger.trusted_keys import load_trusted_keys
     from marin.ledger.verification import verify as check
 
     with reported():
-        result = check(Ledger(prefix), *split_reference(step), deep=deep)
+        keys = load_trusted_keys(keys_file) if keys_file else None
+        result = check(
+            Ledger(prefix), *split_reference(step), deep=deep, keys=keys, require_signature=require_signature
+        )
         if as_json:
             _echo_json(result.to_json())
         else:
             click.echo("\n".join(verification_lines(result)))
+    sys.exit(0 if result.ok else 1)
+
+
+@marin.command()
+@_JSON
+@click.argument("path")
+def keygen(as_json: bool, path: str) -> None:
+    """Make an Ed25519 key pair: PATH, which only you may read, and PATH.pub to pass around (needs the extra `sign`).
+
+    \b
+    Examples:
+      marin keygen ~/.config/marin/release
+    """
+    from marin.ledger._adapters.ed25519 import generate_pair
+
+    with reported():
+        keyid = generate_pair(path)
+        if as_json:
+            _echo_json({"private": path, "public": f"{path}.pub", "keyid": keyid})
+        else:
+            click.echo(f"{path} (keep it secret), {path}.pub, key {keyid[:16]}")
+
+
+@marin.command()
+@_PREFIX
+@_JSON
+@click.option("--key", required=True, metavar="KEY", help="Private key: a file of mode 0600, env:NAME or file:/PATH.")
+@click.option("--lineage", is_flag=True, help="Also sign everything that it was made from.")
+@click.argument("step")
+def sign(prefix: str | None, as_json: bool, key: str, lineage: bool, step: str) -> None:
+    """Sign NAME@VERSION after hashing it again (needs the extra `sign`). An output that fails the check is not signed.
+
+    \b
+    Examples:
+      marin sign model@2026.12.01 --key ~/.config/marin/release
+      marin sign model@auto --key env:MARIN_SIGNING_KEY --lineage --json
+    """
+    from marin._cli.tables import verification_lines
+    from marin.ledger._adapters.ed25519 import load_signer
+    from marin.ledger.ledger import Ledger, split_reference
+    from marin.ledger.signing import sign_step
+
+    with reported():
+        result, signed = sign_step(Ledger(prefix), *split_reference(step), signer=load_signer(key), lineage=lineage)
+        if as_json:
+            _echo_json({"ok": result.ok, "signed": signed, "verification": result.to_json()})
+        elif result.ok:
+            click.echo("\n".join(f"signed {label}" for label in signed))
+        else:
+            click.echo("\n".join([*verification_lines(result), "nothing was signed"]))
     sys.exit(0 if result.ok else 1)
 
 
@@ -287,6 +346,42 @@ def rebuild(prefix: str | None) -> None:
             os.unlink(index_path(store.prefix))
         tables = load_tables(store)
         click.echo(", ".join(f"{len(rows)} {name}" for name, rows in tables.items()))
+
+
+@ledger.command()
+@_PREFIX
+@_JSON
+@click.option("--keep-days", default=1, show_default=True, metavar="N", help="Days, today included, left as they are.")
+def compact(prefix: str | None, as_json: bool, keep_days: int) -> None:
+    """Move the events of past days into one Parquet file a day (needs the extra `ledger`). Safe at any time.
+
+    \b
+    Examples:
+      marin ledger compact
+      marin ledger compact --keep-days 7 --json
+    """
+    import time
+
+    from marin._cli.tables import table
+    from marin.errors import UsageError
+    from marin.execution._files import check_store
+    from marin.execution.attempts import utc_text
+    from marin.ledger.compaction import compact as compact_days
+    from marin.ledger.ledger import Ledger
+
+    with reported():
+        if keep_days < 0:
+            raise UsageError(f"bad --keep-days {keep_days}; expected 0 or more.", hint="0 compacts today's events too.")
+        store = Ledger(prefix)
+        check_store(store.prefix)
+        done = compact_days(store.prefix, today=utc_text(time.time())[:10], keep_days=keep_days)
+        if as_json:
+            _echo_json([day.to_json() for day in done])
+        elif done:
+            rows = [[day.day, str(day.events), str(day.files_removed), f"{day.bytes:,}"] for day in done]
+            click.echo(table(["day", "events", "files removed", "bytes"], rows))
+        else:
+            click.echo("nothing to compact: no day before today has events of its own")
 
 
 def main(arguments: list[str] | None = None) -> None:

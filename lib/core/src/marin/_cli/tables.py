@@ -84,7 +84,8 @@ def verification_lines(result: Verification) -> list[str]:
     """The page of ``marin verify``."""
     lines = []
     for finding in result.findings:
-        lines.append(f"{'ok     ' if not finding.problems else 'FAILED '} {finding.step}")
+        signed = f"signed by {finding.signed_by}" if finding.signed_by else f"signature {finding.signature.value}"
+        lines.append(f"{'ok     ' if not finding.problems else 'FAILED '} {finding.step}  ({signed})")
         lines += [f"        {problem}" for problem in finding.problems]
     how = "every byte was hashed again" if result.deep else "names, sizes and digests on record; --deep hashes again"
     lines.append(f"{len(result.findings)} steps checked ({how})")

@@ -10,10 +10,12 @@ from typing import Any
 
 from marin.errors import CorruptRecordError, RecordFormatError
 from marin.execution._files import exists
-from marin.execution.layout import MANIFEST_FILE
+from marin.execution.layout import MANIFEST_FILE, StepLayout
 from marin.execution.manifest import compare_manifest, content_digest, read_manifest
 from marin.execution.records import ArtifactRecord, read_record
 from marin.ledger.ledger import Ledger
+from marin.ledger.signatures import SignatureCheck, SignatureState, check_signature
+from marin.ledger.trusted_keys import TrustedKeys
 
 
 @dataclass(frozen=True)
@@ -24,11 +26,15 @@ class Finding:
         step: ``name@version``.
         path: Its output.
         problems: One line each; empty when all is well.
+        signature: State of its signature.
+        signed_by: Name of the key of a valid one.
     """
 
     step: str
     path: str
     problems: tuple[str, ...]
+    signature: SignatureState = SignatureState.ABSENT
+    signed_by: str = ""
 
 
 @dataclass(frozen=True)
@@ -54,12 +60,27 @@ class Verification:
             "ok": self.ok,
             "deep": self.deep,
             "steps": [
-                {"step": item.step, "path": item.path, "problems": list(item.problems)} for item in self.findings
+                {
+                    "step": item.step,
+                    "path": item.path,
+                    "problems": list(item.problems),
+                    "signature": item.signature.value,
+                    "signed_by": item.signed_by,
+                }
+                for item in self.findings
             ],
         }
 
 
-def verify(ledger: Ledger, name: str, version: str = "", *, deep: bool = False) -> Verification:
+def verify(
+    ledger: Ledger,
+    name: str,
+    version: str = "",
+    *,
+    deep: bool = False,
+    keys: TrustedKeys | None = None,
+    require_signature: bool = False,
+) -> Verification:
     """Check an output and its lineage.
 
     Args:
@@ -67,6 +88,8 @@ def verify(ledger: Ledger, name: str, version: str = "", *, deep: bool = False) 
         name: Step name.
         version: Step version; the latest without.
         deep: Hash every file again.
+        keys: Keys whose signatures count; None only says whether there are signatures.
+        require_signature: Whether an output without a valid signature is a problem.
     Returns:
         What was found for each step.
     Raises:
@@ -87,10 +110,15 @@ def verify(ledger: Ledger, name: str, version: str = "", *, deep: bool = False) 
             findings.append(Finding(label, path, (str(error),)))
             continue
         problems = _check_output(path, record, deep=deep)
+        signature = SignatureCheck(SignatureState.ABSENT)
         if record is not None:
             problems += _check_inputs(record)
             queue.extend(zip(record.deps, record.dep_paths, strict=False))
-        findings.append(Finding(label, path, tuple(problems)))
+            signature = check_signature(StepLayout(path), record, keys)
+        problems += signature.problems
+        if require_signature and signature.state in (SignatureState.ABSENT, SignatureState.UNCHECKED):
+            problems.append("it is not signed" if keys is not None else "its signature cannot be checked without keys")
+        findings.append(Finding(label, path, tuple(problems), signature.state, signature.signed_by))
     return Verification(tuple(findings), deep)
 
 
