@@ -296,6 +296,40 @@ def diff(prefix: str | None, as_json: bool, left: str, right: str) -> None:
             click.echo("\n".join(diff_lines(difference)))
 
 
+@marin.command()
+@_PREFIX
+@_JSON
+@click.option("-o", "--output", metavar="FILE", help="Page to write: .html, .md (for a documentation site) or .json.")
+def reports(prefix: str | None, as_json: bool, output: str | None) -> None:
+    """Build the index of experiments: running, failed, refuted, succeeded, superseded (pages need the extra `report`).
+
+    \b
+    Examples:
+      marin reports
+      marin reports -o reports.html
+      marin reports -o docs/reports/index.md
+      marin reports --json
+    """
+    import time
+
+    from marin._cli.index_text import index_lines, index_text
+    from marin.execution.attempts import utc_text
+    from marin.ledger.ledger import Ledger
+    from marin.reports.experiments_index import experiments_index
+
+    with reported():
+        index = experiments_index(Ledger(prefix), now=utc_text(time.time()))
+        if output is not None:
+            from rigging.filesystem.atomic import write_text_atomic
+
+            write_text_atomic(output, index_text(index, output))
+            click.echo(output, err=True)
+        if as_json:
+            _echo_json(index.to_json())
+        elif output is None:
+            click.echo("\n".join(index_lines(index)))
+
+
 @marin.group()
 def ledger() -> None:
     """Query the ledger, or make its index again."""

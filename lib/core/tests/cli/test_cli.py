@@ -261,3 +261,30 @@ def test_an_interrupted_run_records_the_attempt_and_exits_with_130(tmp_path, pre
     assert process.returncode == 130 and "Traceback" not in err and "error: interrupted" in err
     attempt = Ledger(prefix).attempts("slow")[0]
     assert (attempt.status, attempt.category) == ("interrupted", "interrupted")
+
+
+@pytest.mark.parametrize("suffix", ["html", "md", "json"])
+def test_reports_writes_the_index_in_the_form_of_the_file_name(marin, script, prefix, tmp_path, suffix):
+    marin("run", script)
+    path = tmp_path / f"index.{suffix}"
+    code, out, err = marin("reports", "-o", str(path))
+    assert code == 0 and out == "" and str(path) in err
+    text = path.read_text()
+    assert "succeeded" in text and ("<html" in text) == (suffix == "html")
+    code, out, _ = marin("reports", "--json")
+    assert code == 0 and json.loads(out)["counts"]["failed"] == 0
+
+
+def test_reports_refuses_a_form_it_does_not_know(marin, script, tmp_path):
+    code, out, err = marin("reports", "-o", str(tmp_path / "index.pdf"))
+    assert code == 2 and out == "" and ".html, .md, .json" in err and "hint:" in err
+
+
+def test_compaction_from_the_command_line_keeps_every_event(marin, script, prefix):
+    marin("run", script)
+    before = Ledger(prefix).events()
+    code, out, _ = marin("ledger", "compact", "--keep-days", "0", "--json")
+    assert code == 0 and json.loads(out)[0]["events"] == len(before)
+    assert Ledger(prefix).events() == before
+    code, out, err = marin("ledger", "compact", "--keep-days", "-1")
+    assert code == 2 and "expected 0 or more" in err

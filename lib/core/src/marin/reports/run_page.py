@@ -2,45 +2,14 @@
 
 from __future__ import annotations
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
+from marin.reports._format import format_seconds
 from marin.reports._svg import Node, Series, line_chart, step_graph
+from marin.reports._template import render
 from marin.reports.view import Curve, RunView, StepView
 
 GOOD = frozenset({"executed", "cached"})
 LOSS_CEILING_FACTOR = 1.6
 """The loss axis ends at this multiple of the healthiest arm's first loss; diverged arms leave through the top."""
-
-
-def format_bytes(count: float | None) -> str:
-    """Bytes in decimal units.
-
-    Example:
-        >>> format_bytes(11_210_611)
-        '11.2 MB'
-    """
-    if count is None:
-        return "–"
-    value = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000:
-            return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1000
-    return f"{value:.1f} TB"
-
-
-def format_seconds(seconds: float | None) -> str:
-    """Wall time, in the unit a person would use.
-
-    Example:
-        >>> format_seconds(3.14159), format_seconds(125.0)
-        ('3.1 s', '2 min 05 s')
-    """
-    if seconds is None:
-        return "–"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    return f"{int(seconds // 60)} min {int(seconds % 60):02d} s"
 
 
 def _node(step: StepView) -> Node:
@@ -69,16 +38,8 @@ def render_run_page(view: RunView) -> str:
     Returns:
         A complete document without external references.
     """
-    environment = Environment(
-        loader=PackageLoader("marin.reports"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["bytes"] = format_bytes
-    environment.filters["seconds"] = format_seconds
-    return environment.get_template("run.html.j2").render(
+    return render(
+        "run.html.j2",
         view=view,
         graph=step_graph([_node(step) for step in view.steps], {step.key: list(step.deps) for step in view.steps}),
         chart=loss_chart(tuple(view.curves)),

@@ -19,8 +19,8 @@ from marin.execution.fingerprint import type_name
 from marin.execution.records import ArtifactRecord, AttemptRecord
 from marin.inference.results import SampleSet
 from marin.ledger import Ledger
+from marin.reports._format import format_bytes, format_seconds
 from marin.reports.data_loss import loss_row
-from marin.reports.run_page import format_bytes, format_seconds
 from marin.reports.view import AttemptView, Curve, LossRow, RunView, Sample, StepView
 from marin.training.artifacts import LevanterCheckpoint
 from marin.training.curves import TRAIN_LOSS, VALIDATION_LOSS, curve
