@@ -9,13 +9,34 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from fray import LocalClient
+from fray import Client, LocalClient, connect_backend
 
 
-@pytest.fixture(params=["thread", "process"])
-def client(request) -> Iterator[LocalClient]:
-    with LocalClient(mode=request.param, max_workers=4) as made:
-        yield made
+@pytest.fixture(scope="session")
+def ray_instance() -> Iterator[None]:
+    """One small Ray instance for all tests of this process."""
+    ray = pytest.importorskip("ray", reason="needs the extra: marin-fray[ray]")
+    ray.init(
+        num_cpus=4,
+        object_store_memory=80 << 20,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="CRITICAL",
+    )
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(params=["thread", "process", "ray"])
+def client(request) -> Iterator[Client]:
+    """A client of every backend; the contract is the same."""
+    if request.param == "ray":
+        request.getfixturevalue("ray_instance")
+        made = connect_backend("ray")
+    else:
+        made = LocalClient(mode=request.param, max_workers=4)
+    yield made
+    made.shutdown()
 
 
 @pytest.fixture

@@ -41,7 +41,9 @@ class Job:
         self._done = threading.Event()
         self._failure: Failure | None = None
         self._stop: Callable[[], object] | None = None
-        self._callbacks: list[Callable[[Job], object]] = []
+        self._ask: Callable[[], object] | None = None
+        self._block: Callable[[threading.Event, float | None], bool] = threading.Event.wait
+        self.live_output: dict[int, list[str]] = {}  # by rank, where output comes whole at the end
 
     @property
     def job_id(self) -> str:
@@ -50,11 +52,13 @@ class Job:
 
     def status(self) -> JobStatus:
         """Return where the job is now."""
+        if self._ask is not None and self._status is JobStatus.PENDING:
+            self._ask()
         return self._status
 
     def wait(self, timeout: float | None = None, *, raise_on_failure: bool = True) -> JobStatus:
         """Wait for the end; see ``fray.client.JobHandle``."""
-        if not self._done.wait(timeout):
+        if not self._done.is_set() and not self._block(self._done, timeout):
             if raise_on_failure:
                 raise TimeoutError(
                     f"job has not ended: job={self._job_id!r}, status={self._status}, timeout={timeout} s; expected it "
@@ -78,14 +82,24 @@ class Job:
 
     def logs(self, max_lines: int = 100) -> list[str]:
         """Return the last lines of output; with replicas each line names its rank."""
-        if len(self.logs_by_rank) == 1:
-            return self.logs_by_rank[0].lines(max_lines)
-        merged = [f"[{rank}] {line}" for rank, log in enumerate(self.logs_by_rank) for line in log.lines(max_lines)]
-        return merged[-max_lines:] if max_lines > 0 else []
+        if self._ask is not None and not self._done.is_set():
+            self._ask()
+        lines = [log.lines(max_lines) + self.live_output.get(rank, []) for rank, log in enumerate(self.logs_by_rank)]
+        if len(lines) > 1:
+            lines = [[f"[{rank}] {line}" for rank, some in enumerate(lines) for line in some]]
+        return lines[0][-max_lines:] if max_lines > 0 else []
 
     def on_terminate(self, stop: Callable[[], object]) -> None:
         """Set how the job is stopped; for the runner."""
         self._stop = stop
+
+    def on_ask(self, ask: Callable[[], object]) -> None:
+        """Set what brings state and output up to date before somebody looks; for the runner."""
+        self._ask = ask
+
+    def on_wait(self, block: Callable[[threading.Event, float | None], bool]) -> None:
+        """Set how a thread waits for the end; for the runner."""
+        self._block = block
 
     def set_running(self) -> None:
         """Note that a task has started."""

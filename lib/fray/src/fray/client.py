@@ -64,6 +64,8 @@ class HostedActor(Protocol):
 class Client(Protocol):
     """Starts jobs and actors somewhere."""
 
+    closed: bool
+
     def submit(self, request: JobRequest, adopt_existing: bool = True) -> JobHandle:
         """Start a job and return at once.
 

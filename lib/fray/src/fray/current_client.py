@@ -1,27 +1,28 @@
 """The client in whose context code runs, so that libraries need no client argument.
 
-Order: the one set by ``set_current_client`` (also inside jobs that a thread-mode client runs), else one
-    ``LocalClient`` per
-process, made when first asked for.
+Order: the one set by ``set_current_client`` (also inside jobs that a thread-mode client runs), else one client per
+process, made when first asked for: in a task of a cluster backend a client of that cluster, anywhere else a
+``LocalClient``.
 """
 
 import contextlib
 import contextvars
 import sys
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from types import ModuleType
 
 from fray.client import Client
 from fray.local_backend import LocalClient
 
 _explicit: contextvars.ContextVar[Client | None] = contextvars.ContextVar("fray_client", default=None)
-_default: list[LocalClient] = []
+_default: list[Client] = []
+_factory: list[Callable[[], Client]] = []
 _lock = threading.Lock()
 
 
 def current_client() -> Client:
-    """Return the current client; without one, this process's own local client.
+    """Return the current client; without one, this process's own: local, or of the cluster whose task this is.
 
     Example:
         >>> from fray import LocalClient
@@ -34,7 +35,7 @@ def current_client() -> Client:
         return client
     with _lock:
         if not _default or _default[0].closed:
-            _default[:] = [LocalClient()]
+            _default[:] = [_factory[0]() if _factory else LocalClient()]
         return _default[0]
 
 
@@ -48,8 +49,13 @@ def set_current_client(client: Client) -> Generator[Client]:
         _explicit.reset(token)
 
 
+def set_default_client_factory(make: Callable[[], Client]) -> None:
+    """Let ``current_client`` make its client with ``make``; for backends, in the processes of their tasks."""
+    _factory[:] = [make]
+
+
 def shutdown_default_client() -> None:
-    """End the process's own local client, if it was ever made, with everything it runs."""
+    """End the process's own client, if it was ever made, with everything it runs."""
     with _lock:
         clients, _default[:] = list(_default), []
     for client in clients:

@@ -6,6 +6,7 @@ Each class also is the builtin that fits it::
     ├── JobRequestError         (ValueError)      a job, environment or actor description that cannot be
     ├── SerializationError      (TypeError)       something cannot travel to another process
     ├── BackendNotFoundError    (LookupError)     no backend of that name is installed
+    ├── BackendMissingError     (ImportError)     the backend's extra is not installed
     ├── ClientClosedError       (RuntimeError)    the client was shut down
     ├── JobAlreadyExists        (FileExistsError) a different live job has this name
     ├── JobFailed               (RuntimeError)    a job ended without success
@@ -64,6 +65,18 @@ class BackendNotFoundError(FrayError, LookupError):
         super().__init__(
             f"unknown fray backend: name={name!r}; expected one of {installed}. "
             "Install the distribution that offers it, or use one that is installed."
+        )
+
+
+class BackendMissingError(FrayError, ImportError):
+    """The library that a backend stands on is not installed."""
+
+    def __init__(self, backend: str, requirement: str) -> None:
+        self.backend = backend
+        self.requirement = requirement
+        super().__init__(
+            f"cannot load the fray backend {backend!r}: its library is not installed; expected the extra. "
+            f"Install it with: pip install '{requirement}'"
         )
 
 

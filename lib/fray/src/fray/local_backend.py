@@ -10,7 +10,6 @@ import itertools
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import tempfile
 import threading
@@ -20,15 +19,14 @@ from typing import Any, Final, Literal, Self
 
 from fray._codec import dumps, ship_by_value_if_needed, through_pickle
 from fray._job import Job
-from fray._local.actor_server import serve_connections
-from fray._local.actors import GroupSpec, HostedLocalActor, ProcessActorGroup
+from fray._local.actors import GroupSpec, ProcessActorGroup
+from fray._local.addresses import unix_listener
 from fray._local.child import Guardian
-from fray._local.executor import ActorExecutor
-from fray._local.handles import LocalActorHandle, register_in_process, unregister_in_process
+from fray._local.hosting import host_in_process
 from fray._local.hub import get_hub
 from fray._local.pool import JobRun, ProcessPool
 from fray._local.threads import ThreadActorGroup, ThreadRunner
-from fray.actor import ActorContext, set_current_actor
+from fray._requests import check_group, pack_call, same_fingerprint
 from fray.client import HostedActor
 from fray.errors import ClientClosedError, JobAlreadyExists, JobRequestError
 from fray.types import ActorConfig, Entrypoint, EnvironmentConfig, JobRequest, JobStatus, ResourceConfig
@@ -102,13 +100,13 @@ class LocalClient:
         environ, cwd = _surroundings(request.environment, request.resources)
         entry = request.entrypoint
         in_thread = self.mode == "thread" and entry.fn is not None
-        payload = None if entry.command is not None or in_thread else _pack_call(entry)
+        payload = None if entry.command is not None or in_thread else pack_call(entry)
         fingerprint = (entry.command, payload) if not in_thread else (entry.fn, entry.args, tuple(entry.kwargs.items()))
         with self._lock:
             self._require_open("submit")
             live = self._jobs.get(request.name)
             if live is not None and not JobStatus.finished(live.status()):
-                if adopt_existing and _same(live.fingerprint, fingerprint):
+                if adopt_existing and same_fingerprint(live.fingerprint, fingerprint):
                     return live
                 raise JobAlreadyExists(request.name, live)
             job = Job(f"local-{request.name}-{secrets.token_hex(4)}", request, fingerprint)
@@ -135,39 +133,10 @@ class LocalClient:
     ) -> HostedActor:
         """Construct an actor in this process that other processes can call; see ``fray.client.Client``."""
         self._require_open("host_actor")
-        endpoint = os.path.join(self._socket_folder(), f"h{next(self._names)}")
-        handle = LocalActorHandle(endpoint, name, 0)
-        ending = threading.Event()
-        as_actor: Any = handle
-        context = ActorContext(as_actor, 0, name, ending)
-        made: list[object] = []
-        constructor = threading.Thread(target=_construct, args=(context, cls, args, kwargs, made))
-        constructor.start()
-        constructor.join()
-        if isinstance(made[0], _Raised):
-            raise made[0].error
-        executor = ActorExecutor(made[0], context, actor_config.max_concurrency)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        listener.bind(endpoint)
-        listener.listen()
-        register_in_process(endpoint, executor)
-        serve = (listener, executor, executor.post)
-        threading.Thread(target=serve_connections, args=serve, name=f"host {name}", daemon=True).start()
-
-        def stop() -> None:
-            ending.set()
-            unregister_in_process(endpoint)
-            executor.close()
-            # Closing alone does not wake a thread that is blocked in accept.
-            try:
-                listener.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass  # it was closed already
-            listener.close()
-            if os.path.exists(endpoint):
-                os.unlink(endpoint)
-
-        hosted = HostedLocalActor(handle, stop)
+        address = os.path.join(self._socket_folder(), f"h{next(self._names)}")
+        hosted = host_in_process(
+            lambda: cls(*args, **kwargs), name, actor_config.max_concurrency, address, unix_listener(address)
+        )
         self._hosted.append(hosted)
         return hosted
 
@@ -206,10 +175,7 @@ class LocalClient:
             SerializationError: The class or its arguments cannot be pickled (process mode).
             ClientClosedError: The client was shut down.
         """
-        if count < 1:
-            raise JobRequestError("count", count, "at least 1")
-        if not name or "/" in name or any(char.isspace() for char in name):
-            raise JobRequestError("name", name, "text without blanks and slashes", "Use dashes.")
+        check_group(name, count)
         self._require_open("create_actor_group")
         if self.mode == "thread":
             if self._strict:
@@ -296,34 +262,6 @@ class LocalClient:
 def usable_cores() -> int:
     """Return the number of processor cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-class _Raised:
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
-
-
-def _construct(
-    context: ActorContext, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], made: list[object]
-) -> None:
-    set_current_actor(context)
-    try:
-        made.append(cls(*args, **kwargs))
-    except BaseException as error:  # thread boundary: raised by the caller
-        made.append(_Raised(error))
-
-
-def _pack_call(entry: Entrypoint) -> bytes:
-    assert entry.fn is not None
-    ship_by_value_if_needed(entry.fn)
-    return dumps((entry.fn, entry.args, dict(entry.kwargs)), "the entrypoint")
-
-
-def _same(first: Any, second: Any) -> bool:
-    try:
-        return bool(first == second)
-    except Exception:  # arguments may compare in their own way (arrays): then they are not the same
-        return False
 
 
 def _surroundings(

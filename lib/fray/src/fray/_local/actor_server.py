@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fray._codec import dumps_value, loads, pack_error
+from fray._local.addresses import admit
 from fray._local.executor import ActorExecutor
 from fray._local.frames import Kind, read_frame, send_frame
 from fray._local.handles import LocalActorHandle
@@ -32,7 +33,7 @@ class ActorSpec:
     max_concurrency: int
 
 
-def serve_connections(listener: socket.socket, executor: ActorExecutor, dispatch: Dispatch) -> None:
+def serve_connections(listener: socket.socket, executor: ActorExecutor, dispatch: Dispatch, address: str = "") -> None:
     """Accept callers until the listener is closed; every caller gets a reader thread that dispatches its calls."""
     while True:
         try:
@@ -40,13 +41,15 @@ def serve_connections(listener: socket.socket, executor: ActorExecutor, dispatch
         except OSError:
             return
         threading.Thread(
-            target=_read_calls, args=(connection, executor, dispatch), name="fray-caller", daemon=True
+            target=_read_calls, args=(connection, executor, dispatch, address), name="fray-caller", daemon=True
         ).start()
 
 
-def _read_calls(connection: socket.socket, executor: ActorExecutor, dispatch: Dispatch) -> None:
+def _read_calls(connection: socket.socket, executor: ActorExecutor, dispatch: Dispatch, address: str) -> None:
     send_lock = threading.Lock()
     with connection:
+        if not admit(connection, address):
+            return
         while (frame := read_frame(connection)) is not None:
             _, number, payload = frame
             dispatch(functools.partial(_answer, connection, send_lock, executor, number, payload))

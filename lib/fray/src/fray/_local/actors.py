@@ -6,7 +6,7 @@ All state belongs to the hub's thread.
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from fray._codec import dumps, unpack_error
 from fray._future import Future
 from fray._job import wait_quietly
 from fray._local.actor_server import ActorSpec
+from fray._local.addresses import unix_listener
 from fray._local.child import Child, Guardian, worker_command
 from fray._local.frames import Kind
 from fray._local.handles import LocalActorHandle, drop_connection
@@ -23,7 +24,6 @@ from fray.errors import ActorUnavailableError, describe_exit
 from fray.types import ActorConfig
 
 _GRACE_S: Final = 1.0
-_BACKLOG: Final = 256
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,7 @@ class ProcessActorGroup:
         self._members = [self._member(index, os.path.join(folder, f"{prefix}.{index}")) for index in range(count)]
 
     def _member(self, index: int, endpoint: str) -> Member:
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        listener.bind(endpoint)
-        listener.listen(_BACKLOG)
+        listener = unix_listener(endpoint)
         label = f"{self.name}-{index}"
         return Member(
             index,
@@ -227,15 +225,3 @@ class ProcessActorGroup:
         for child in children:
             child.send([(Kind.EXIT, 0, b"")])
         return children
-
-
-class HostedLocalActor:
-    """An actor in this process; see ``fray.client.HostedActor``."""
-
-    def __init__(self, handle: Any, stop: Callable[[], object]) -> None:
-        self.handle = handle
-        self._stop = stop
-
-    def shutdown(self) -> None:
-        """Stop serving calls."""
-        self._stop()

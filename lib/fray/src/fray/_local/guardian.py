@@ -64,8 +64,13 @@ def kill_everything(groups: set[int], mark: str) -> None:
             kill_quietly(os.kill, number)
 
 
-def main(descriptor: int, mark: str) -> None:
-    """Serve one driver: lines ``+GROUP`` and ``-GROUP`` on the pipe; act when it closes or the parent is gone."""
+def main(descriptor: int, mark: str, detach: bool = False) -> None:
+    """Serve one driver: lines ``+GROUP`` and ``-GROUP`` on the pipe; act when it closes or the parent is gone.
+
+    With ``detach`` it leaves its parent at once, and goes by the pipe alone.
+    """
+    if detach and os.fork() != 0:
+        os._exit(0)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     parent = os.getppid()
@@ -75,7 +80,7 @@ def main(descriptor: int, mark: str) -> None:
         ready, _, _ = select.select([descriptor], [], [], _POLL_S)
         if not ready:
             # Somebody may have inherited the pipe; a driver that is gone is gone all the same.
-            if os.getppid() != parent:
+            if not detach and os.getppid() != parent:
                 break
             continue
         data = os.read(descriptor, 65_536)
@@ -88,4 +93,4 @@ def main(descriptor: int, mark: str) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])
+    main(int(sys.argv[1]), sys.argv[2], detach="detach" in sys.argv[3:])

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from fray._codec import dumps_call
 from fray._future import Future
+from fray._local.addresses import connect
 from fray._local.executor import ActorExecutor
 from fray._local.frames import FrameReader, Kind, send_frame
 from fray._local.hub import get_hub
@@ -33,11 +34,9 @@ class Connection:
     def __init__(self, endpoint: str, label: str) -> None:
         self._label = label
         self._endpoint = endpoint
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self._socket.connect(endpoint)
+            self._socket = connect(endpoint)
         except OSError as error:
-            self._socket.close()
             raise ActorUnavailableError(label, f"its address does not answer ({error.strerror or error})") from error
         self._reader = FrameReader(self._socket)
         self._numbers = itertools.count(1)
