@@ -312,7 +312,7 @@ class HfTensorError(HfCheckpointError):
 
     Attributes:
         name: The tensor's name in the state dict.
-        problem: ``missing``, ``unexpected``, ``shape`` or ``dtype``.
+        problem: ``missing``, ``unexpected``, ``shape``, ``dtype`` or ``value``.
     """
 
     def __init__(self, path: str, name: str, problem: str, *, detail: str) -> None:

@@ -174,7 +174,13 @@ def load_hf_checkpoint(
     template = eqx.filter_eval_shape(
         lambda key: DecoderLMHeadModel.init(Axis("vocab", vocab), shape, key=key), jax.random.PRNGKey(0)
     )
-    prefix = shape.hf_ignore_prefix
+    slots = shape.state_dict_map()
+    names = {slot.name for slot in slots}
+
+    def with_prefix(name: str) -> str:
+        """Checkpoints of the bare model, without its head, leave the prefix out."""
+        longer = f"{shape.hf_base_prefix}.{name}"
+        return longer if name not in names and longer in names else name
 
     def place(leaf: NamedArray) -> NamedArray:
         return NamedArray(jax.device_put(leaf.array, named_sharding(leaf, axis_mapping or {}, mesh)), leaf.axes)
@@ -182,10 +188,10 @@ def load_hf_checkpoint(
     model = read_weights(
         path,
         template,
-        shape.state_dict_map(),
+        slots,
         dtype=dtype,
         ignored=lambda name: _is_buffer(name) or (name == "lm_head.weight" and shape.tie_word_embeddings),
-        rename=lambda name: name.removeprefix(f"{prefix}.") if prefix else name,
+        rename=with_prefix,
         place=place if mesh is not None else None,
     )
     return shape, model

@@ -10,6 +10,7 @@ from typing import Any
 from levanter.errors import HfCheckpointError
 from levanter.layers.rotary import (
     DefaultRotaryConfig,
+    DynamicRotaryConfig,
     LinearRotaryConfig,
     Llama3RotaryConfig,
     RotaryConfig,
@@ -134,64 +135,97 @@ def decoder_to_hf(config: Any, vocab_size: int, overrides: Mapping[str, Any] | N
     }
 
 
-def rope_to_hf(rope: RotaryConfig) -> dict[str, Any]:
-    """``rope_theta`` and ``rope_scaling``.
+_ROPES: dict[str, tuple[type[RotaryConfig], tuple[str, ...]]] = {
+    "default": (DefaultRotaryConfig, ()),
+    "linear": (LinearRotaryConfig, ("factor",)),
+    "dynamic": (DynamicRotaryConfig, ("factor",)),
+    "llama3": (
+        Llama3RotaryConfig,
+        ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+    ),
+    "yarn": (
+        YarnRotaryConfig,
+        ("factor", "beta_fast", "beta_slow", "original_max_position_embeddings", "attention_factor", "truncate"),
+    ),
+}
+
+
+def rope_scaling_to_hf(rope: RotaryConfig) -> dict[str, Any]:
+    """``rope_scaling`` of a rotation: its type and the fields that type has.
 
     Example:
-        >>> rope_to_hf(LinearRotaryConfig(factor=2.0))
-        {'rope_theta': 10000.0, 'rope_scaling': {'rope_type': 'linear', 'factor': 2.0}}
+        >>> rope_scaling_to_hf(LinearRotaryConfig(factor=2.0))
+        {'rope_type': 'linear', 'factor': 2.0}
     """
-    scaling: dict[str, Any] | None = None
-    if isinstance(rope, Llama3RotaryConfig):
-        scaling = {
-            "rope_type": "llama3",
-            "factor": rope.factor,
-            "low_freq_factor": rope.low_freq_factor,
-            "high_freq_factor": rope.high_freq_factor,
-            "original_max_position_embeddings": rope.original_max_position_embeddings,
-        }
-    elif isinstance(rope, YarnRotaryConfig):
-        scaling = {
-            "rope_type": "yarn",
-            "factor": rope.factor,
-            "beta_fast": rope.beta_fast,
-            "beta_slow": rope.beta_slow,
-            "original_max_position_embeddings": rope.original_max_position_embeddings,
-        }
-    elif isinstance(rope, DefaultRotaryConfig) and rope.factor != 1.0:
-        scaling = {"rope_type": "linear", "factor": rope.factor}
-    return {"rope_theta": rope.theta, "rope_scaling": scaling}
+    kind = next(
+        name for name in ("yarn", "llama3", "dynamic", "linear", "default") if isinstance(rope, _ROPES[name][0])
+    )
+    if kind == "default" and getattr(rope, "factor", 1.0) != 1.0:
+        kind = "linear"
+    fields = {name: getattr(rope, name) for name in _ROPES[kind][1] if getattr(rope, name) is not None}
+    if isinstance(rope, YarnRotaryConfig) and rope.attention_factor is None and rope.mscale != 1.0:
+        fields["attention_factor"] = rope.table_scale()
+    if rope.partial_rotary_factor != 1.0:
+        fields["partial_rotary_factor"] = rope.partial_rotary_factor
+    return {"rope_type": kind, **fields}
 
 
-def rope_from_hf(raw: Mapping[str, Any], kind: str | None = None) -> RotaryConfig:
+def rope_to_hf(rope: RotaryConfig) -> dict[str, Any]:
+    """``rope_theta`` and ``rope_scaling``; the latter is None for the plain rotation."""
+    scaling = rope_scaling_to_hf(rope)
+    return {"rope_theta": rope.theta, "rope_scaling": None if scaling == {"rope_type": "default"} else scaling}
+
+
+def rope_from_hf(raw: Mapping[str, Any], kind: str | None = None, *, theta: float = 10_000.0) -> RotaryConfig:
     """A rotary config from ``rope_theta`` and ``rope_scaling``, or the newer ``rope_parameters``.
 
     Args:
         raw: Parsed ``config.json``.
         kind: Layer type whose entry to read where ``rope_parameters`` has one per type.
+        theta: Base where none is given.
 
     Raises:
         HfCheckpointError: a rotary scaling we do not know.
+
+    Example:
+        >>> rope_from_hf({"rope_theta": 5e5}).theta
+        500000.0
     """
     scaling = dict(raw.get("rope_scaling") or raw.get("rope_parameters") or {})
     if kind is not None and isinstance(scaling.get(kind), Mapping):
         scaling = dict(scaling[kind])
-    theta = float(scaling.get("rope_theta") or raw.get("rope_theta") or 10_000.0)
+    theta = float(scaling.get("rope_theta") or raw.get("rope_theta") or theta)
     name = scaling.get("rope_type", scaling.get("type", "default"))
-    classes: dict[str, tuple[type[RotaryConfig], tuple[str, ...]]] = {
-        "default": (DefaultRotaryConfig, ()),
-        "linear": (LinearRotaryConfig, ("factor",)),
-        "llama3": (
-            Llama3RotaryConfig,
-            ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
-        ),
-        "yarn": (YarnRotaryConfig, ("factor", "beta_fast", "beta_slow", "original_max_position_embeddings")),
-    }
-    if name not in classes:
+    if name not in _ROPES:
         raise HfCheckpointError(
-            f"cannot import the model: rope_type={name!r}; expected one of {', '.join(sorted(classes))}. "
+            f"cannot import the model: rope_type={name!r}; expected one of {', '.join(sorted(_ROPES))}. "
             "This rotary scaling is not implemented.",
             path=str(raw.get("_name_or_path", "")),
         )
-    cls, names = classes[name]
-    return cls(theta=theta, **{field: scaling[field] for field in names if scaling.get(field) is not None})
+    cls, names = _ROPES[name]
+    given = {field: scaling[field] for field in names if scaling.get(field) is not None}
+    if name == "dynamic":
+        given["max_position_embeddings"] = require(raw, "max_position_embeddings")
+    if name == "yarn" and "attention_factor" not in given and scaling.get("mscale") and scaling.get("mscale_all_dim"):
+        both = [YarnRotaryConfig(factor=given["factor"], mscale=scaling[n]) for n in ("mscale", "mscale_all_dim")]
+        given["attention_factor"] = both[0].table_scale() / both[1].table_scale()
+    partial = scaling.get("partial_rotary_factor") or raw.get("partial_rotary_factor") or 1.0
+    return cls(theta=theta, partial_rotary_factor=partial, **given)
+
+
+def refuse_settings(config: Any, **unsupported: Any) -> None:
+    """Insist that settings which the family's ``config.json`` cannot express are off.
+
+    Args:
+        config: Ours.
+        unsupported: Field name to the only value that can be exported.
+
+    Raises:
+        HfCheckpointError: one has another value; it is named.
+    """
+    for name, only in unsupported.items():
+        if getattr(config, name) != only:
+            raise HfCheckpointError(
+                f"cannot export {type(config).__name__}: {name}={getattr(config, name)!r}; expected {only!r}, because "
+                f"{config.hf_architecture} has no such setting. Use a family that has it."
+            )

@@ -80,7 +80,7 @@ def read_weights(
             dtype than its neighbours in a stacked array.
     """
     by_name = {slot.name: slot for slot in slots}
-    wanted = {leaf.path: leaf for slot in slots for leaf in slot.leaves}
+    wanted = {leaf.path: leaf for slot in slots if slot.constant is None for leaf in slot.leaves}
     buffers: dict[str, np.ndarray] = {}
     found: set[str] = set()
     for stored, tensors in _tensors(path):
@@ -94,6 +94,11 @@ def read_weights(
         if tuple(view.get_shape()) != slot.shape(template):
             detail = f"shape {slot.shape(template)} from config.json, found {tuple(view.get_shape())}"
             raise HfTensorError(path, stored, "shape", detail=detail)
+        if slot.constant is not None:
+            value = float(tensors.get_tensor(stored))
+            if abs(value - slot.constant) > 0.01 * abs(slot.constant):
+                raise HfTensorError(path, stored, "value", detail=f"{slot.constant}, found {value}")
+            continue
         kind = _dtype(path, stored, view.get_dtype(), dtype)
         for leaf in slot.leaves:
             if leaf.path not in buffers:
@@ -103,7 +108,7 @@ def read_weights(
                 raise HfTensorError(path, stored, "dtype", detail=detail)
         slot.write(buffers, tensors.get_tensor(stored))
         found.add(name)
-    missing = next((name for name in by_name if name not in found), None)
+    missing = next((name for name, slot in by_name.items() if name not in found and slot.constant is None), None)
     if missing is not None:
         raise HfTensorError(path, missing, "missing", detail=f"every one of the {len(slots)} tensors of the config")
     return _fill(template, list(wanted), buffers, place or _put)

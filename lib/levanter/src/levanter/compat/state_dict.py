@@ -65,6 +65,8 @@ class TensorSlot:
         name: Name in the state dict.
         leaves: Ours, in the order in which torch concatenates them.
         layout: How torch stores it.
+        constant: Value of a tensor that torch keeps and we do not; written on export, checked on import when present.
+            Its one leaf says which dtype it has.
 
     Example:
         >>> TensorSlot("wte.weight", (Leaf("embeddings.token_embeddings.weight"),)).layout.value
@@ -74,9 +76,12 @@ class TensorSlot:
     name: str
     leaves: tuple[Leaf, ...]
     layout: Layout = Layout.PLAIN
+    constant: float | None = None
 
     def shape(self, model: Any) -> tuple[int, ...]:
         """Shape of the torch tensor."""
+        if self.constant is not None:
+            return ()
         shapes = [self._torch_shape(leaf, leaf.shape(model)) for leaf in self.leaves]
         if len(shapes) == 1:
             return shapes[0]
@@ -86,6 +91,8 @@ class TensorSlot:
 
     def export(self, model: Any) -> np.ndarray:
         """The tensor as torch stores it, on the host."""
+        if self.constant is not None:
+            return np.full((), self.constant, self.leaves[0].array(model).dtype)
         parts = []
         for leaf in self.leaves:
             own = np.asarray(jax.device_get(leaf.array(model)[leaf.index]))
@@ -123,6 +130,11 @@ class TensorSlot:
 
     def _concat_axis(self) -> int:
         return 1 if self.layout == Layout.CONV1D else 0
+
+
+def constant_slot(name: str, value: float, *, like: str) -> TensorSlot:
+    """Slot of a scalar that is no parameter of ours, in the dtype of the array at path ``like``."""
+    return TensorSlot(name, (Leaf(like),), constant=value)
 
 
 def linear_slots(

@@ -102,7 +102,7 @@ class DecoderConfig(LmConfig):
 
     hf_model_type: ClassVar[str] = ""
     hf_architecture: ClassVar[str] = ""
-    hf_ignore_prefix: ClassVar[str] = ""
+    hf_base_prefix: ClassVar[str] = "model"
 
     def __post_init__(self) -> None:
         if self.head_dim is None and self.hidden_dim % self.num_heads:
@@ -129,7 +129,7 @@ class DecoderConfig(LmConfig):
     def to_hf_config(self, vocab_size: int, config_overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The ``config.json`` that describes a model of this config."""
 
-    def layer_types(self) -> Sequence[LayerType]:
+    def layer_settings(self) -> Sequence[LayerType]:
         """One entry a layer."""
         return [LayerType()] * self.num_layers
 
@@ -151,6 +151,11 @@ class DecoderConfig(LmConfig):
     @property
     def embed_scale(self) -> float:
         """Factor on the embeddings."""
+        return 1.0
+
+    @property
+    def embed_init_scale(self) -> float:
+        """Standard deviation of fresh embeddings under ``fan_in``, times the hidden size."""
         return 1.0
 
     @property
@@ -205,7 +210,7 @@ class DecoderConfig(LmConfig):
         spec = self.block_spec()
         e, h, g, d = self.hidden_dim, spec.Heads.size, spec.KVHeads.size, spec.HeadSize.size
         per_layer = 2 * e * d * (2 * h + 2 * g) + spec.mlp.flops_per_token(e)
-        keys = sum(min(layer.window or context_length, context_length) for layer in self.layer_types())
+        keys = sum(min(layer.window or context_length, context_length) for layer in self.layer_settings())
         scores = (4 * h * d + 3 * h) * keys / (2 if convention == "causal" else 1)
         return float(self.num_layers * per_layer + scores + 2 * e * vocab_size)
 
@@ -225,7 +230,7 @@ class RotaryDecoderConfig(DecoderConfig):
         intermediate_dim: Size of the MLP.
         num_kv_heads: Key and value heads; divides ``num_heads``.
         activation_function: Gate of the MLP.
-        use_bias: Biases in linear layers.
+        use_bias: Biases in the linear layers of attention, and of the MLP where the family has them there.
         rope: Rotary frequencies.
     """
 
@@ -245,14 +250,19 @@ class RotaryDecoderConfig(DecoderConfig):
         if self.head_size % 2:
             raise ConfigError(f"head_dim={self.head_size}; rotary positions need an even one.", key="model.head_dim")
 
+    @property
+    def mlp_bias(self) -> bool:
+        """Whether the MLP has biases; most families mean only attention by ``use_bias``."""
+        return False
+
     def block_spec(self) -> BlockSpec:
-        """Pre-norm, gated MLP, ``use_bias`` everywhere; families replace what differs."""
+        """Pre-norm, gated MLP; families replace what differs."""
         return BlockSpec(
             Embed=self.Embed,
             Heads=Axis("heads", self.num_heads),
             KVHeads=Axis("kv_head", self.num_kv_heads),
             HeadSize=Axis("head_size", self.head_size),
-            mlp=GatedMlpSpec(Axis("mlp", self.intermediate_dim), self.activation_function, self.use_bias),
+            mlp=GatedMlpSpec(Axis("mlp", self.intermediate_dim), self.activation_function, self.mlp_bias),
             norm=self.norm_spec(),
             use_qkv_bias=self.use_bias,
             use_output_bias=self.use_bias,
@@ -260,9 +270,42 @@ class RotaryDecoderConfig(DecoderConfig):
             init=self.init_spec(),
         )
 
-    def layer_types(self) -> Sequence[LayerType]:
+    def layer_settings(self) -> Sequence[LayerType]:
         """All layers alike, unless the family says otherwise."""
         return [LayerType(rope=self.rope)] * self.num_layers
+
+
+def alternating_layers(
+    kinds: Sequence[str], *, num_layers: int, window: int | None, rope: RotaryConfig, local_rope: RotaryConfig
+) -> list[LayerType]:
+    """Layers of a model whose kinds alternate.
+
+    Args:
+        kinds: ``sliding_attention`` or ``full_attention`` for every layer.
+        num_layers: How many there must be.
+        window: Keys that a sliding layer sees.
+        rope: Rotation of full layers.
+        local_rope: Rotation of sliding layers.
+
+    Raises:
+        ConfigError: another number of entries, another kind, or sliding layers without a window.
+
+    Example:
+        >>> rope = DefaultRotaryConfig()
+        >>> kinds = ["sliding_attention", "full_attention"]
+        >>> [x.window for x in alternating_layers(kinds, num_layers=2, window=8, rope=rope, local_rope=rope)]
+        [8, None]
+    """
+    types = {"sliding_attention": LayerType(window, local_rope), "full_attention": LayerType(None, rope)}
+    if len(kinds) != num_layers or not set(kinds) <= set(types):
+        raise ConfigError(
+            f"{len(kinds)} entries {sorted(set(kinds))}, num_layers={num_layers}; expected one of "
+            "sliding_attention and full_attention for each layer.",
+            key="model.layer_types",
+        )
+    if window is None and "sliding_attention" in kinds:
+        raise ConfigError("None with sliding layers; expected a number of keys.", key="model.sliding_window")
+    return [types[kind] for kind in kinds]
 
 
 class DecoderEmbedding(eqx.Module):
@@ -283,7 +326,8 @@ class DecoderEmbedding(eqx.Module):
     @staticmethod
     def init(Vocab: Axis, config: DecoderConfig, *, key: jax.Array) -> "DecoderEmbedding":
         """Fresh parameters."""
-        scale = 1.0 if config.init_scheme == "fan_in" else config.initializer_range * config.hidden_dim
+        fan_in = config.init_scheme == "fan_in"
+        scale = config.embed_init_scale if fan_in else config.initializer_range * config.hidden_dim
         table = hnn.Embedding.init(Vocab, config.Embed, key=key, init_scale=scale)
         positions = None
         if config.learned_positions:
@@ -345,7 +389,7 @@ class DecoderTransformer(eqx.Module):
         Returns:
             ``(xs, inputs)`` where ``inputs(x, mask)`` adds the layer's window to the mask and picks its rotation.
         """
-        types = self.config.layer_types()
+        types = self.config.layer_settings()
         windows = [layer.window for layer in types]
         ropes = list(dict.fromkeys(layer.rope for layer in types))
         scales = [layer.score_scale for layer in types]

@@ -59,6 +59,11 @@ class LlamaConfig(RotaryDecoderConfig):
     hf_architecture: ClassVar[str] = "LlamaForCausalLM"
 
     @property
+    def mlp_bias(self) -> bool:
+        """Llama's MLP has biases where attention has."""
+        return self.use_bias
+
+    @property
     def norms_embedding(self) -> bool:
         """Whether the embeddings are normed before the first block."""
         return self.input_embedding_norm
@@ -76,7 +81,7 @@ class LlamaConfig(RotaryDecoderConfig):
             qk_norm=QkNorm.HEAD if self.qk_norm else QkNorm.NONE,
         )
 
-    def layer_types(self) -> Sequence[LayerType]:
+    def layer_settings(self) -> Sequence[LayerType]:
         """All layers alike."""
         return [LayerType(self.sliding_window, self.rope)] * self.num_layers
 
