@@ -88,6 +88,12 @@ def compute_sharding(mesh: Mesh | None, mapping: AxisMapping) -> Generator[None]
         _compute.reset(token)
 
 
+def current_mesh() -> Mesh | None:
+    """The mesh that the step being traced runs on; None outside of a step or on one device without constraints."""
+    current = _compute.get()
+    return None if current is None else current[0]
+
+
 def constrain(x: jax.Array, *names: str | None) -> jax.Array:
     """Lay out an activation by the current compute mapping; a no-op without one.
 
