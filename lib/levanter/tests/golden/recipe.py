@@ -1,12 +1,12 @@
 """Tiny models of every architecture: their configs, their weights by a NumPy recipe, and who makes the golden files.
 
-``python recipe.py`` needs torch and transformers (``scripts/interop``): it builds each model in transformers, fills it by
-the recipe, and writes ``models/<case>.json`` (config.json as transformers writes it, tensor shapes, versions) and
-``models/<case>.npz`` (ids, logits). The tests need neither: they make the same weights from names and shapes, and compare
-logits. ``recipe.py --only CASE...`` makes some.
+``scripts/test --interop`` installs torch and transformers and runs what needs them. There ``python recipe.py`` builds
+each model in transformers, fills it by the recipe, and writes ``models/<case>.json`` (config.json as transformers
+writes it, tensor shapes, versions) and ``models/<case>.npz`` (ids, logits); ``--only CASE...`` makes some. The default
+tests need neither package: they make the same weights from names and shapes, and compare logits.
 
-The weights are not small perturbations of an initialisation: norm weights spread around their neutral value by 0.3,
-biases by 0.2, sinks and activations' scalars by 0.3, and matrices are scaled so that attention is far from uniform.
+The weights are no small perturbations of an initialisation: norm weights spread around their neutral value by 0.3, as
+do biases and scalars, and matrices are scaled so that attention is far from uniform.
 """
 
 import json
