@@ -8,7 +8,7 @@ from zephyr._ops import Load
 from zephyr._paths import FileEntry, expand_braces, resolve_glob
 from zephyr.errors import DatasetError, NoInputFilesError
 from zephyr.physical import BlocksInput, Collect, HashScatter, RangeScatter, RowScatter, SourceInput
-from zephyr.plan import group_files
+from zephyr.plan import cut_files
 
 
 def load_of(ds: Dataset) -> Load:
@@ -101,9 +101,9 @@ def test_lists_are_cut_into_few_shards() -> None:
 
 def test_small_files_are_grouped_by_bytes() -> None:
     entries = [FileEntry(name, size) for name, size in (("a", 3), ("b", 4), ("c", 9), ("d", 1))]
-    assert list(group_files(entries, 8)) == [("a", "b"), ("c",), ("d",)]
-    assert list(group_files(entries, None)) == [("a",), ("b",), ("c",), ("d",)]
-    assert list(group_files([], 8)) == []
+    assert list(cut_files(entries, 8)) == [("a", "b"), ("c",), ("d",)]
+    assert list(cut_files(entries, None)) == [("a",), ("b",), ("c",), ("d",)]
+    assert list(cut_files([], 8)) == []
 
 
 def test_patterns_expand_sort_and_count_once(tmp_path: Any) -> None:

@@ -270,7 +270,9 @@ def test_formats_go_by_suffix() -> None:
         "parquet",
     ]
     with pytest.raises(DatasetError, match="no known suffix"):
-        format_of("x.csv")
+        format_of("x.docx")
+    with pytest.raises(DatasetError, match="no known suffix"):
+        format_of("x.parquet.gz")
 
 
 def test_dictionary_columns_become_plain(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from zephyr._inputs import range_slices, split_points, target_slices
 from zephyr._shuffle.format import Part, Run, items_of
 from zephyr._shuffle.read import merge_slices
 from zephyr._shuffle.write import ShuffleWriter
+from zephyr._trace import Trace
 from zephyr.errors import KeyTypeError
 from zephyr.physical import HashScatter, KeySpec, RangeScatter
 
@@ -22,7 +23,9 @@ ITEMS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 3)), max_size=60)
 def scatter(folder: Path, shards: list[list[Any]], output: Any, key: KeySpec, flush: int) -> list[Run]:
     runs: list[Run] = []
     for at, items in enumerate(shards):
-        writer = ShuffleWriter(str(folder / f"s{at}"), output, shard=at, flush_bytes=flush)
+        writer = ShuffleWriter(
+            str(folder / f"s{at}"), output, shard=at, flush_bytes=flush, limit_bytes=1 << 30, trace=Trace()
+        )
         runs.extend(writer.write([items[i : i + 7] for i in range(0, len(items), 7)], key))
     return runs
 
@@ -54,7 +57,9 @@ def test_more_runs_than_fit_are_merged_in_passes(tmp_path: Path) -> None:
     items = [{"k": f"{random.Random(i).randrange(500):03d}", "pad": "x" * 50, "i": i} for i in range(4000)]
     key = KeySpec(col("k"))
     blocks = [pa.RecordBatch.from_pylist(items[at : at + 40]) for at in range(0, 4000, 40)]
-    writer = ShuffleWriter(str(tmp_path / "w"), HashScatter(1), shard=0, flush_bytes=1)
+    writer = ShuffleWriter(
+        str(tmp_path / "w"), HashScatter(1), shard=0, flush_bytes=1, limit_bytes=1 << 30, trace=Trace()
+    )
     runs = writer.write(blocks, key)
     assert len(runs) == 100
     [pieces] = target_slices(runs, 1)

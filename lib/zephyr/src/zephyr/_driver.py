@@ -3,16 +3,15 @@
 import logging
 import os
 import pickle
-import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from rigging.progress import Progress
 from rigging.timing import Clock
 
 from zephyr._files import local_path, publish, remove_file, remove_tree, staged_path, sync_folders
+from zephyr._monitor import Monitor, StageStats
 from zephyr._paths import is_remote
 from zephyr._task import TaskError, TaskReport, TaskSettings, TaskSpec, attempt_folder, run_task
 from zephyr.coordinator import (
@@ -24,16 +23,19 @@ from zephyr.coordinator import (
     Finished,
     GiveUp,
     Instruction,
+    Kill,
     Policy,
+    Release,
     StageStarted,
     TaskFailed,
     TaskSucceeded,
     Tick,
+    WorkerBeat,
     WorkerJoined,
 )
 from zephyr.counters import CounterValues, merge
-from zephyr.errors import TaskFailedError, WorkersLostError, ZephyrError
-from zephyr.physical import Plan, Stage, WriteShard
+from zephyr.errors import QuarantineFullError, TaskFailedError, WorkersLostError, ZephyrError
+from zephyr.physical import Plan, WriteShard
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +55,18 @@ class Executor(Protocol):
 
     def next_event(self, timeout_s: float) -> Event | None:
         """Wait for an event."""
+        ...
+
+    def beats(self) -> Sequence[WorkerBeat]:
+        """Signs of life since the last call."""
+        ...
+
+    def kill(self, worker: str) -> None:
+        """End a worker's process at once; its loss is an event."""
+        ...
+
+    def release(self, worker: str) -> None:
+        """Let an idle worker go."""
         ...
 
     def abandon(self, specs: Sequence[TaskSpec]) -> None:
@@ -80,6 +94,16 @@ class InlineExecutor:
         """The result of the attempt just run."""
         return self.events.popleft() if self.events else None
 
+    def beats(self) -> Sequence[WorkerBeat]:
+        """None: an attempt is over before anybody could ask."""
+        return ()
+
+    def kill(self, worker: str) -> None:
+        """Never asked for."""
+
+    def release(self, worker: str) -> None:
+        """Nothing to let go."""
+
     def abandon(self, specs: Sequence[TaskSpec]) -> None:
         """Nothing runs in the background."""
 
@@ -95,6 +119,7 @@ class Outcome:
 
     reports: tuple[TaskReport, ...]
     counters: CounterValues
+    stages: tuple[StageStats, ...] = ()
 
 
 class Driver:
@@ -130,7 +155,8 @@ class Driver:
         self.name = name
         self.counted: CounterValues = {}
         self.published: list[str] = []
-        self.progress: Progress | None = None
+        self.quarantined = 0
+        self.monitor = Monitor(plan, name=name, clock=clock)
         self.outcome: Outcome | None = None
 
     def run(
@@ -147,47 +173,76 @@ class Driver:
             if self.outcome is None:
                 for worker in self.executor.join():
                     self._apply(machine.handle(WorkerJoined(worker), self.clock.monotonic()))
+            ticked = self.clock.monotonic()
             while self.outcome is None:
-                event = self.executor.next_event(_TICK_S) or Tick()
-                self._apply(machine.handle(event, self.clock.monotonic()))
+                event = self.executor.next_event(_TICK_S)
+                now = self.clock.monotonic()
+                if event is not None:
+                    self._apply(machine.handle(event, now))
+                if event is None or now - ticked >= _TICK_S:
+                    ticked = now
+                    self._tick(machine, now)
             return self.outcome
         finally:
             left = machine.running_attempts
             self.executor.abandon(left)
             for spec in left:
                 self._discard(spec)
-            self._end_progress()
+            self.monitor.ended(self.clock.monotonic())
             sync_folders([path for path in self.published if not is_remote(path)])
+
+    def _tick(self, machine: Coordinator, now: float) -> None:
+        for beat in self.executor.beats():
+            self._apply(machine.handle(beat, now))
+            self.monitor.live(beat)
+        if self.outcome is None:
+            self._apply(machine.handle(Tick(), now))
+        self.monitor.show(now)
 
     def _apply(self, instructions: list[Instruction]) -> None:
         for step in instructions:
             match step:
                 case Assign(worker, spec):
+                    self.monitor.assigned(worker, spec, self.clock.monotonic())
                     self.executor.submit(worker, spec)
                 case Accept(spec, report):
-                    self._accept(report)
+                    self._accept(spec, report)
                 case Discard(spec):
+                    self.monitor.dropped(spec)
                     self._discard(spec)
+                case Kill(worker, spec, reason):
+                    logger.warning("killing worker %s: task %s %s", worker, spec.label, reason)
+                    self.executor.kill(worker)
+                case Release(worker):
+                    self.executor.release(worker)
                 case StageStarted(stage, done):
-                    self._begin_progress(self.plan.stages[stage], done)
+                    self.monitor.began(self.plan.stages[stage], done, self.clock.monotonic())
                 case Finished(reports):
-                    self.outcome = Outcome(reports, self.counted)
+                    self.outcome = Outcome(reports, self.counted, tuple(self.monitor.stages))
                 case GiveUp():
                     raise self._failure(step)
 
-    def _accept(self, report: TaskReport) -> None:
+    def _accept(self, spec: TaskSpec, report: TaskReport) -> None:
         for target, written in report.written.items():
             publish(written.staged, target)
             self.published.append(target)
+        quarantine = self.settings.quarantine
+        if quarantine is not None and not report.quarantined:
+            # What an earlier run put aside here is clean in this one.
+            remove_file(quarantine.path(spec.stage, spec.shard))
         self.counted = merge((self.counted, report.counters))
-        if self.progress is not None:
-            seen = self.counted.get("zephyr/records_in")
-            fields = {"records": int(seen[1])} if seen is not None else {}
-            self.progress.advance(1, **fields)
+        self.quarantined += report.quarantined
+        self.monitor.accepted(spec, report, self.clock.monotonic())
+        if quarantine is not None and self.quarantined > quarantine.max_records:
+            where = f"shard {spec.shard} of stage {self.plan.stages[spec.stage].name!r}"
+            raise QuarantineFullError(quarantine.folder, quarantine.max_records, where, "see the files there")
 
     def _discard(self, spec: TaskSpec) -> None:
         remove_tree(attempt_folder(self.settings, spec))
         branch, _ = self.plan.stages[spec.stage].locate(spec.shard)
+        if self.settings.quarantine is not None:
+            target = self.settings.quarantine.path(spec.stage, spec.shard)
+            remove_file(staged_path(target, self.execution, spec.label))
         for op in branch.ops:
             if isinstance(op, WriteShard):
                 staged = staged_path(op.paths[spec.shard], self.execution, spec.label)
@@ -197,19 +252,6 @@ class Driver:
                     remove_file(local_path(wider))
                     staged = wider
 
-    def _begin_progress(self, stage: Stage, done: int) -> None:
-        self._end_progress()
-        title = f"{self.name + ': ' if self.name else ''}{stage.name}"
-        self.progress = Progress(stage.num_tasks, unit="shards", description=title, clock=self.clock)
-        self.progress.__enter__()
-        if done:
-            self.progress.advance(done)
-
-    def _end_progress(self) -> None:
-        if self.progress is not None:
-            self.progress.__exit__(*sys.exc_info())
-            self.progress = None
-
     def _failure(self, step: GiveUp) -> Exception:
         stage, shard = self.plan.stages[step.spec.stage].name, step.spec.shard
         if step.error is None:
@@ -218,7 +260,8 @@ class Driver:
         if isinstance(original, ZephyrError):
             original.add_note(f"in stage {stage!r}, shard {shard}")
             return original
-        failure = TaskFailedError(stage, shard, step.count, step.worker, step.error.text, step.error.trace)
+        error = step.error
+        failure = TaskFailedError(stage, shard, step.count, step.worker, error.text, error.trace, where=error.where)
         failure.add_note(step.error.trace)
         failure.__cause__ = original
         return failure

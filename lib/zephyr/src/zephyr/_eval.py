@@ -48,14 +48,23 @@ def evaluate_batch(expr: Expr, batch: pa.RecordBatch) -> pa.Array:
     return out
 
 
-def filter_batch(batch: pa.RecordBatch, predicate: Expr) -> pa.RecordBatch:
-    """Keep the rows where `predicate` is true (null drops the row)."""
+def batch_mask(batch: pa.RecordBatch, predicate: Expr) -> pa.Array:
+    """Whether `predicate` is true, by row; null is not.
+
+    Raises:
+        ExprError: the expression is no truth value.
+    """
     mask = evaluate_batch(predicate, batch)
     if pa.types.is_null(mask.type):
-        return batch.slice(0, 0)
+        return pa.repeat(pa.scalar(False), batch.num_rows)
     if not pa.types.is_boolean(mask.type):
         raise ExprError(repr(predicate), f"a filter must be true or false, this is {mask.type}")
-    return batch.filter(mask)
+    return pc.fill_null(mask, False) if mask.null_count else mask
+
+
+def filter_batch(batch: pa.RecordBatch, predicate: Expr) -> pa.RecordBatch:
+    """Keep the rows where `predicate` is true (null drops the row)."""
+    return batch.filter(batch_mask(batch, predicate))
 
 
 def _kind(kind: pa.DataType) -> str:

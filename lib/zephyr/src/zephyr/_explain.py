@@ -8,6 +8,7 @@ from zephyr.physical import (
     HashScatter,
     Input,
     Output,
+    PairInput,
     PhysicalOp,
     Plan,
     RangeScatter,
@@ -29,6 +30,8 @@ _NAMES = {
     "ReduceGroups": "reduce",
     "KeepFirst": "keep_first",
     "JoinGroups": "join",
+    "MergeSides": "merge_join",
+    "ReadSource": "read",
     "DropKeys": "",
 }
 
@@ -38,7 +41,7 @@ def op_name(op: PhysicalOp) -> str:
     if isinstance(op, Load):
         return "load" if op.format == "auto" else f"load_{op.format}"
     if isinstance(op, WriteShard):
-        return f"write_{op.format}"
+        return f"write_{op.format}" if isinstance(op.format, str) else f"write_to({type(op.format).__name__})"
     name = type(op).__name__
     return _NAMES.get(name, name.lower())
 
@@ -73,6 +76,8 @@ def _describe_input(source: Input) -> str:
         case SourceInput(shards):
             items = sum(map(len, shards))
             return f"source: {items} items in {len(shards)} shards"
+        case PairInput(stage, num):
+            return f"both sides of stage {stage} in {num} pairs of shards"
         case BlocksInput(stage, num):
             return f"blocks of stage {stage} in {num} shards"
         case ShuffleInput(stage, num):

@@ -13,6 +13,7 @@ from typing import IO, Any
 import zstandard
 from isal import isal_zlib
 
+from zephyr import counters
 from zephyr._adapters import remote
 from zephyr._paths import is_remote, local_path
 from zephyr.errors import CorruptInputError, MissingInputError, OutputError
@@ -65,7 +66,65 @@ def _chunks(path: str, stream: IO[bytes]) -> Iterator[bytes]:
             raise CorruptInputError(path, f"read error: {error.strerror or error}") from error
         if not chunk:
             return
+        counters.increment("zephyr/bytes_in", len(chunk))
         yield chunk
+
+
+def read_span(path: str, start: int, end: int, size_bytes: int) -> Iterator[bytes]:
+    """The lines of an uncompressed local file that begin in [start, end), in chunks.
+
+    Raises:
+        CorruptInputError: the file has not the size any more that it had when the plan was made.
+        MissingInputError: no such file.
+    """
+    with open_input(path) as stream:
+        if (now := os.fstat(stream.fileno()).st_size) != size_bytes:
+            raise CorruptInputError(path, f"its size was {size_bytes} bytes at planning and is {now}")
+        # A line that begins at `start` follows a line end at `start - 1`.
+        position = max(0, start - 1)
+        stream.seek(position)
+        started = start == 0
+        for chunk in _chunks(path, stream):
+            if not started:
+                cut = chunk.find(b"\n") + 1
+                position += cut or len(chunk)
+                if not cut and position < end:
+                    continue
+                if not cut:
+                    return
+                chunk, started = chunk[cut:], True
+            if position >= end:
+                return
+            stop = position + len(chunk)
+            if stop >= end:
+                # The line that holds byte `end - 1` is the last of this span.
+                cut = chunk.find(b"\n", end - 1 - position) + 1
+                if cut:
+                    yield chunk[:cut]
+                    return
+            position = stop
+            yield chunk
+            if stop >= end:
+                yield from _rest_of_line(path, stream)
+                return
+
+
+def _rest_of_line(path: str, stream: IO[bytes]) -> Iterator[bytes]:
+    for chunk in _chunks(path, stream):
+        cut = chunk.find(b"\n") + 1
+        yield chunk[:cut] if cut else chunk
+        if cut:
+            return
+
+
+def count_line_ends(path: str, end: int) -> int:
+    """Line ends in the first `end` bytes of a local file; a line number is only needed on the way to a message."""
+    found = 0
+    with open_input(path) as stream:
+        while end > 0 and (chunk := stream.read(min(_READ_BYTES, end))):
+            found += chunk.count(b"\n")
+            end -= len(chunk)
+    return found
 
 
 def _new_gzip() -> Any:
@@ -178,7 +237,7 @@ class StagedFile:
 
 
 def remove_file(path: str) -> None:
-    """Remove a file if it is there."""
+    """Remove a file, or a folder that is an output, if it is there."""
     if is_remote(path):
         remote.remove(path)
         return
@@ -186,6 +245,8 @@ def remove_file(path: str) -> None:
         os.unlink(local_path(path))
     except (FileNotFoundError, NotADirectoryError):
         return
+    except IsADirectoryError:
+        remove_tree(local_path(path))
 
 
 def remove_tree(path: str) -> None:
@@ -194,7 +255,10 @@ def remove_tree(path: str) -> None:
 
 
 def publish(staged: str, target: str) -> None:
-    """Give a finished staged file its final name, replacing what is there.
+    """Give a finished staged file, or folder, its final name, replacing what is there.
+
+    A folder that is replaced steps aside under a hidden name first, so that what is seen is the old one, nothing for a
+    moment, or the new one; never a mixture.
 
     Raises:
         OutputError: the rename failed.
@@ -202,6 +266,11 @@ def publish(staged: str, target: str) -> None:
     try:
         if is_remote(target):
             remote.move(staged, target)
+        elif os.path.isdir(local_path(target)):
+            aside = f"{local_path(staged)}.old"
+            os.rename(local_path(target), aside)
+            os.rename(local_path(staged), local_path(target))
+            remove_tree(aside)
         else:
             os.replace(local_path(staged), local_path(target))
     except OSError as error:

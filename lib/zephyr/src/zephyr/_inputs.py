@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from zephyr._shuffle.format import Run, RunSlice
-from zephyr._task import BlockRef, TaskReport
-from zephyr.physical import BlocksInput, Plan, RangeScatter, ShuffleInput, SourceInput, Stage
+from zephyr._task import SIDES_BORDER, BlockRef, TaskReport
+from zephyr.physical import BlocksInput, PairInput, Plan, RangeScatter, ShuffleInput, SourceInput, Stage
 
 type TaskInputs = tuple[BlockRef | RunSlice, ...]
 
@@ -26,6 +26,9 @@ def stage_inputs(plan: Plan, stage: Stage, reports: Sequence[Sequence[TaskReport
             case BlocksInput(source, num_shards):
                 refs = [ref for report in reports[source] for ref in report.blocks]
                 out.extend(tuple(refs[at::num_shards]) for at in range(num_shards))
+            case PairInput(source, num_shards):
+                left, right = reports[source][:num_shards], reports[source][num_shards:]
+                out.extend((*a.blocks, SIDES_BORDER, *b.blocks) for a, b in zip(left, right, strict=True))
             case ShuffleInput(source, num_shards):
                 runs = [run for report in reports[source] for run in report.runs]
                 if isinstance(plan.stages[source].output, RangeScatter):

@@ -16,9 +16,10 @@ import pyarrow as pa
 
 from zephyr import counters
 from zephyr._blocks import Block, batch_of, column_of
-from zephyr._eval import evaluate_batch, filter_batch
+from zephyr._eval import batch_mask
 from zephyr._ops import Load
 from zephyr._schema import unify_schemas
+from zephyr._trace import Trace
 from zephyr.errors import BadRecordError, RecordTooLargeError, SchemaConflictError
 from zephyr.expr import Expr
 
@@ -31,20 +32,23 @@ _BOM = b"\xef\xbb\xbf"
 _NEWLINE, _RETURN, _OPEN, _CLOSE = b"\n\r{}"
 
 
-def line_blocks(path: str, chunks: Iterable[bytes], *, limit_bytes: int) -> Iterator[tuple[int, bytes]]:
+def line_blocks(
+    path: str, chunks: Iterable[bytes], *, limit_bytes: int, first_line: int = 1
+) -> Iterator[tuple[int, bytes]]:
     """Cut a byte stream into blocks of whole lines.
 
     Args:
         path: For messages.
         chunks: The stream.
         limit_bytes: Most bytes that one line may have.
+        first_line: Number of the first line.
     Yields:
         (number of the first line from 1, block).
     Raises:
         RecordTooLargeError: a line is longer than `limit_bytes`.
     """
     held: list[bytes] = []
-    size, line = 0, 1
+    size, line = 0, first_line
     for chunk in chunks:
         held.append(chunk)
         size += len(chunk)
@@ -71,7 +75,15 @@ def count_lines(data: bytes) -> int:
     return int(np.count_nonzero(np.frombuffer(data, np.uint8) == _NEWLINE))
 
 
-def read_jsonl(path: str, chunks: Iterable[bytes], load: Load, *, limit_bytes: int) -> Iterator[Block]:
+def read_jsonl(
+    path: str,
+    chunks: Iterable[bytes],
+    load: Load,
+    *,
+    limit_bytes: int,
+    trace: Trace | None = None,
+    first_line: int = 1,
+) -> Iterator[Block]:
     """Parse a JSON lines stream.
 
     Args:
@@ -79,14 +91,18 @@ def read_jsonl(path: str, chunks: Iterable[bytes], load: Load, *, limit_bytes: i
         chunks: Decompressed bytes.
         load: What to read: columns, predicate, policy for bad lines, rows or batches.
         limit_bytes: Most bytes of one line.
+        trace: Told which lines each block is from.
+        first_line: Number of the first line.
     Raises:
         BadRecordError: a line is not one JSON object in UTF-8, and the policy is to fail.
         SchemaConflictError: one column has values of types that cannot be unified (Arrow batches only).
     """
-    parser = _RowParser(path, load) if load.as_rows else _BatchParser(path, load)
-    for line, data in line_blocks(path, chunks, limit_bytes=limit_bytes):
+    trace = Trace() if trace is None else trace
+    parser = _RowParser(path, load, trace) if load.as_rows else _BatchParser(path, load, trace)
+    for line, data in line_blocks(path, chunks, limit_bytes=limit_bytes, first_line=first_line):
         if line == 1 and data.startswith(_BOM):
             data = data[len(_BOM) :]
+        trace.begin(path, "line", line, line + count_lines(data) - data.endswith(b"\n"))
         block, seen = parser.parse(line, data)
         counters.increment("zephyr/records_in", seen)
         if len(block) if isinstance(block, list) else block.num_rows:
@@ -129,14 +145,18 @@ class _Lines:
         self.path = path
         self.skip = load.on_bad_line == "skip"
         self.decoder = msgspec.json.Decoder()
+        self.numbers: list[int] = []
 
     def parse(self, first_line: int, data: bytes) -> list[dict[str, Any]]:
+        """The records; `numbers` then holds the line of each."""
         rows = []
+        self.numbers = []
         for number, line in enumerate(data.split(b"\n"), first_line):
             if not line.strip():
                 continue
             reason = self._reason(line, rows)
             if reason is None:
+                self.numbers.append(number)
                 continue
             if not self.skip:
                 excerpt = line[:_EXCERPT].decode("utf-8", "backslashreplace")
@@ -161,8 +181,9 @@ class _Lines:
 class _RowParser:
     """Blocks of lines to lists of dicts."""
 
-    def __init__(self, path: str, load: Load) -> None:
+    def __init__(self, path: str, load: Load, trace: Trace) -> None:
         self.load = load
+        self.trace = trace
         self.lines = _Lines(path, load)
         self.decoder = msgspec.json.Decoder()
 
@@ -170,7 +191,9 @@ class _RowParser:
         rows = self.decode(line, data)
         seen = len(rows)
         if self.load.predicate is not None:
-            rows = filter_rows(rows, self.load.predicate)
+            mask = row_mask(rows, self.load.predicate)
+            rows = [row for row, keep in zip(rows, mask, strict=True) if keep]
+            self.trace.keep(mask)
         if self.load.columns is not None:
             rows = [{name: row[name] for name in self.load.columns if name in row} for row in rows]
         return rows, seen
@@ -180,33 +203,41 @@ class _RowParser:
             try:
                 rows = self.decoder.decode_lines(data)
             except (msgspec.DecodeError, RecursionError):
-                return self.lines.parse(line, data)
+                return self._exact(line, data)
             if _one_per_line(data, len(rows)) and all(type(row) is dict for row in rows):
+                if self.trace.exact:
+                    self.trace.positions = range(line, line + len(rows))
                 return rows
-        return self.lines.parse(line, data)
+        return self._exact(line, data)
+
+    def _exact(self, line: int, data: bytes) -> list[dict[str, Any]]:
+        rows = self.lines.parse(line, data)
+        if self.trace.exact:
+            self.trace.positions = self.lines.numbers
+        return rows
 
 
-def filter_rows(rows: list[Any], predicate: Expr) -> list[Any]:
-    """Keep the dicts for which an expression is true, evaluated over columns where that is possible."""
+def row_mask(rows: list[Any], predicate: Expr) -> list[bool]:
+    """Whether an expression is true, by dict; evaluated over columns where that is possible."""
     columns = {name: [row.get(name) for row in rows] for name in predicate.columns()}
     try:
         arrays = [column_of(values, name) for name, values in columns.items()]
     except SchemaConflictError:
         # Mixed values in one column are no error for rows: the expression decides about each pair it meets.
-        return [row for row in rows if predicate.evaluate(row) is True]
+        return [predicate.evaluate(row) is True for row in rows]
     if not arrays:
-        return [row for row in rows if predicate.evaluate(row) is True]
-    mask = evaluate_batch(predicate, pa.RecordBatch.from_arrays(arrays, names=list(columns))).to_pylist()
-    return [row for row, keep in zip(rows, mask, strict=True) if keep is True]
+        return [predicate.evaluate(row) is True for row in rows]
+    return batch_mask(pa.RecordBatch.from_arrays(arrays, names=list(columns)), predicate).to_pylist()
 
 
 class _BatchParser:
     """Blocks of lines to record batches by way of typed structs."""
 
-    def __init__(self, path: str, load: Load) -> None:
+    def __init__(self, path: str, load: Load, trace: Trace) -> None:
         self.path = path
         self.load = load
-        self.rows = _RowParser(path, Load("jsonl", on_bad_line=load.on_bad_line))
+        self.trace = trace
+        self.rows = _RowParser(path, Load("jsonl", on_bad_line=load.on_bad_line), trace)
         self.wanted: list[str] | None = None
         if load.columns is not None:
             extra = load.predicate.columns() if load.predicate is not None else frozenset()
@@ -220,7 +251,10 @@ class _BatchParser:
             batch = self._untyped(line, data)
         seen = batch.num_rows
         if self.load.predicate is not None:
-            batch = filter_batch(batch, self.load.predicate)
+            mask = batch_mask(batch, self.load.predicate)
+            batch = batch.filter(mask)
+            if self.trace.exact:
+                self.trace.keep(mask.to_pylist())
         if self.load.columns is not None:
             batch = batch.select([name for name in self.load.columns if name in batch.schema.names])
         return batch, seen
@@ -241,6 +275,8 @@ class _BatchParser:
             return None
         if not _one_per_line(data, len(rows)):
             return None
+        if self.trace.exact:
+            self.trace.positions = range(line, line + len(rows))
         return self._pack(rows)
 
     def _pack(self, rows: list[Any]) -> pa.RecordBatch | None:

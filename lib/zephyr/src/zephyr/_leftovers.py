@@ -4,6 +4,7 @@ An execution id names the host, the process and its start time. A scratch folder
 process of this host that is gone is garbage; one of another host is left alone, since nothing here can tell.
 """
 
+import functools
 import hashlib
 import os
 import re
@@ -19,6 +20,7 @@ _ID = re.compile(r"(?P<host>[0-9a-f]{8})-(?P<pid>\d+)-(?P<start>\d+)-[0-9a-f]{8}
 _STAGED = re.compile(rf"\..+\.zephyr-{_ID.pattern}\.[0-9-]+w*\.tmp")
 
 
+@functools.cache
 def _host() -> str:
     boot = Path("/proc/sys/kernel/random/boot_id")
     text = socket.gethostname() + (boot.read_text() if boot.exists() else "")
@@ -45,6 +47,11 @@ def _start_time(pid: int) -> int | None:
 def execution_id() -> str:
     """A fresh id of an execution of this process."""
     return f"{_host()}-{os.getpid()}-{_start_time(os.getpid()) or 0}-{secrets.token_hex(4)}"
+
+
+def is_mine(execution: str) -> bool:
+    """Whether this very process is the driver of an execution."""
+    return execution.startswith(f"{_host()}-{os.getpid()}-{_start_time(os.getpid()) or 0}-")
 
 
 def is_dead(match: re.Match[str]) -> bool:

@@ -24,7 +24,7 @@ import xxhash
 
 from zephyr._adapters import remote
 from zephyr._files import open_input
-from zephyr._paths import is_remote, local_path
+from zephyr._paths import FileSpan, is_remote, local_path
 from zephyr._task import BlockRef, TaskReport, dump_block
 from zephyr.expr import Expr
 from zephyr.physical import Branch, Collect, Plan, SourceInput, Stage, WriteShard
@@ -56,11 +56,12 @@ def prove(plan: Plan) -> Proof:
     written: set[tuple[int, int]] = set()
     lineage: dict[str, str] = {}
     stage_digests: dict[int, str] = {}
+    files: dict[str, str] = {}
     wanted = any(_noted(branch) is not None for stage in plan.stages for branch in stage.branches)
     if not wanted:
         return Proof({}, frozenset(), frozenset(), {})
     for stage in plan.stages:
-        tasks = [_task_digest(stage, shard, stage_digests) for shard in range(stage.num_tasks)]
+        tasks = [_task_digest(stage, shard, stage_digests, files) for shard in range(stage.num_tasks)]
         stage_digests[stage.index] = _digest([*tasks, fingerprint(stage.output)])
         for shard, digest in enumerate(tasks):
             branch, _ = stage.locate(shard)
@@ -92,32 +93,42 @@ def _unneeded(plan: Plan, done: set[tuple[int, int]]) -> frozenset[int]:
     return frozenset(stage.index for stage in plan.stages) - needed
 
 
-def _task_digest(stage: Stage, shard: int, upstream: Mapping[int, str]) -> str:
+def _task_digest(stage: Stage, shard: int, upstream: Mapping[int, str], files: dict[str, str]) -> str:
     branch, local = stage.locate(shard)
     parts = [_VERSION, sys.implementation.cache_tag or "", str(shard), str(stage.num_tasks)]
     if isinstance(branch.input, SourceInput):
-        parts.extend(_item_digest(item) for item in branch.input.shards[local])
+        parts.extend(_item_digest(item, files) for item in branch.input.shards[local])
     else:
         parts.append(upstream[branch.input.stage])
     for op in branch.ops:
         if isinstance(op, WriteShard):
-            parts.append(f"write:{op.format}:{op.paths[shard]}:{op.schema}")
+            kind = op.format if isinstance(op.format, str) else fingerprint(op.format)
+            parts.append(f"write:{kind}:{op.paths[shard]}:{op.schema}")
         else:
             parts.append(fingerprint(op))
     parts.append(fingerprint(branch.key))
     return _digest(parts)
 
 
-def _item_digest(item: Any) -> str:
+def _item_digest(item: Any, files: dict[str, str]) -> str:
+    if isinstance(item, FileSpan):
+        # Every part of a large file asks for the digest of all of it.
+        if item.path not in files:
+            files[item.path] = file_digest(item.path)
+        return f"part:{item.part}/{item.parts}:{item.path}:{files[item.path]}"
     if isinstance(item, str) and (is_remote(item) or os.path.isfile(local_path(item))):
         return f"file:{item}:{file_digest(item)}"
     return fingerprint(item)
 
 
 def file_digest(path: str) -> str:
-    """Content digest of a local file; for a remote one, what its store says identifies the content."""
+    """Content digest of a local file or folder; for a remote one, what its store says identifies the content."""
     if is_remote(path):
         return remote.content_identity(path)
+    plain = local_path(path)
+    if os.path.isdir(plain):
+        names = sorted(os.path.relpath(os.path.join(at, n), plain) for at, _, found in os.walk(plain) for n in found)
+        return _digest(part for name in names for part in (name, file_digest(os.path.join(plain, name))))
     digest = xxhash.xxh3_128()
     with open_input(path) as stream:
         while chunk := stream.read(_CHUNK):
@@ -239,7 +250,7 @@ def write_note(path: str, lineage: str) -> None:
 def _exists(path: str) -> bool:
     if is_remote(path):
         return remote.exists(path)
-    return os.path.isfile(local_path(path))
+    return os.path.exists(local_path(path))
 
 
 def _read_note(path: str) -> dict[str, Any] | None:

@@ -13,6 +13,8 @@ from zephyr.expr import Expr
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from zephyr.connectors import Sink, Source
+
 type Key = Callable[[Any], Any] | Expr | str
 """How to get a key from an item: a callable, a column expression, or a column name."""
 
@@ -43,13 +45,20 @@ class FileSource:
 
 
 @dataclass(frozen=True)
+class CustomSource:
+    """Shards that a user's source names when the plan is made."""
+
+    source: "Source"
+
+
+@dataclass(frozen=True)
 class UnionSource:
     """The shards of several pipelines, one after another."""
 
     parts: tuple["Pipeline", ...]
 
 
-type Source = ListSource | FileSource | UnionSource
+type PipelineSource = ListSource | FileSource | CustomSource | UnionSource
 
 
 # Row operations
@@ -59,11 +68,19 @@ type Source = ListSource | FileSource | UnionSource
 class Load:
     """Read the files whose paths are the items; `predicate` and `columns` are what pushdown moved into the reader."""
 
-    format: Literal["auto", "jsonl", "parquet", "text"]
+    format: Literal["auto", "jsonl", "parquet", "text", "csv", "webdataset", "vortex"]
     columns: tuple[str, ...] | None = None
     predicate: Expr | None = None
     on_bad_line: BadLinePolicy = "fail"
     as_rows: bool = False
+    options: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class ReadSource:
+    """Read the shards of a user's source, which are the items."""
+
+    source: "Source"
 
 
 @dataclass(frozen=True)
@@ -142,14 +159,26 @@ class Sample:
 class Write:
     """Write the items of a shard to one file; the item afterwards is its path."""
 
-    format: Literal["jsonl", "parquet"]
+    format: "Literal['jsonl', 'parquet', 'vortex'] | Sink"
     pattern: PathPattern
     schema: "pa.Schema | None" = None
     skip_existing: bool = False
 
 
 type RowOp = (
-    Load | Map | FlatMap | Filter | Select | MapShard | MapBatches | Window | WindowBy | TakePerShard | Sample | Write
+    Load
+    | ReadSource
+    | Map
+    | FlatMap
+    | Filter
+    | Select
+    | MapShard
+    | MapBatches
+    | Window
+    | WindowBy
+    | TakePerShard
+    | Sample
+    | Write
 )
 
 
@@ -224,7 +253,18 @@ class Join:
     num_output_shards: int | None = None
 
 
-type ExchangeOp = Reshard | GroupBy | Deduplicate | Reduce | Count | Take | SortBy | Join
+@dataclass(frozen=True)
+class MergeJoin:
+    """Pair equal keys of two pipelines whose shards correspond and are sorted; nothing is shuffled."""
+
+    right: "Pipeline"
+    left_key: Key
+    right_key: Key
+    combiner: Callable[[Any, Any], Any] | None
+    how: Literal["inner", "left", "right", "outer"]
+
+
+type ExchangeOp = Reshard | GroupBy | Deduplicate | Reduce | Count | Take | SortBy | Join | MergeJoin
 type LogicalOp = RowOp | ExchangeOp
 
 
@@ -232,5 +272,5 @@ type LogicalOp = RowOp | ExchangeOp
 class Pipeline:
     """A source and the operations after it."""
 
-    source: Source
+    source: PipelineSource
     ops: tuple[LogicalOp, ...] = ()

@@ -12,7 +12,10 @@ from zephyr._adapters import remote
 from zephyr._ops import PathPattern
 from zephyr.errors import DatasetError, NoInputFilesError, PlanError
 
-_SUFFIXES = (".gz", ".zst", ".zstd", ".jsonl", ".json", ".ndjson", ".parquet", ".txt", ".text")
+_SUFFIXES = (
+    *(".gz", ".zst", ".zstd", ".jsonl", ".json", ".ndjson", ".parquet"),
+    *(".txt", ".text", ".csv", ".tar", ".vortex"),
+)
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,49 @@ class FileEntry:
 
     path: str
     size_bytes: int
+
+
+@dataclass(frozen=True)
+class FileSpan:
+    """One of several equal parts of a file: what starts in it belongs to it.
+
+    Args:
+        path: The file.
+        part: Number of the part, from 0.
+        parts: How many there are.
+        size_bytes: Size of the file when the plan was made; a change since is an error.
+    """
+
+    path: str
+    part: int
+    parts: int
+    size_bytes: int
+
+    @property
+    def start(self) -> int:
+        """First byte."""
+        return self.size_bytes * self.part // self.parts
+
+    @property
+    def end(self) -> int:
+        """Byte after the last."""
+        return self.size_bytes * (self.part + 1) // self.parts
+
+    def holds(self, position: int, total: int) -> bool:
+        """Whether this part is the one that `position` of `total` falls into.
+
+        Example:
+            >>> [FileSpan("x", part, 3, 0).holds(5, 10) for part in range(3)]
+            [False, True, False]
+        """
+        return position * self.parts // total == self.part
+
+
+def path_of(item: object) -> str | None:
+    """The path that a source item stands for; None when it is none."""
+    if isinstance(item, FileSpan):
+        return item.path
+    return item if isinstance(item, str) else None
 
 
 def is_remote(path: str) -> bool:

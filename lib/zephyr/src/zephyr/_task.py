@@ -8,21 +8,25 @@ import os
 import pickle
 import traceback
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import cloudpickle
 
 from zephyr import counters
-from zephyr._blocks import Block, num_rows, rows_of
-from zephyr._files import output_error, remove_file, remove_tree
+from zephyr._blocks import Block, chunked, num_rows, rows_of
+from zephyr._chain import ChainContext
+from zephyr._files import output_error, remove_file, remove_tree, staged_path
+from zephyr._merge import merge_sides
+from zephyr._quarantine import Guard, Quarantine
 from zephyr._shuffle.format import Run, RunSlice
 from zephyr._shuffle.read import merge_slices, reduce_stream
 from zephyr._shuffle.write import ShuffleWriter
-from zephyr._transforms import ChainContext, run_chain
+from zephyr._trace import Trace
+from zephyr._transforms import run_chain
 from zephyr.counters import CounterValues
 from zephyr.errors import ZephyrError
-from zephyr.physical import Collect, Plan, ShuffleInput, SourceInput, WriteShard
+from zephyr.physical import Collect, MergeSides, PairInput, Plan, ShuffleInput, SourceInput, WriteShard
 from zephyr.writers import WrittenFile
 
 INLINE_BYTES = 256 << 10
@@ -40,6 +44,10 @@ class BlockRef:
     offset: int = 0
 
 
+SIDES_BORDER = BlockRef(0, 0, path="(border)")
+"""Lies between the blocks of the left and the right side of a merge."""
+
+
 @dataclass(frozen=True)
 class TaskSpec:
     """What a worker needs to know beyond the plan.
@@ -50,6 +58,8 @@ class TaskSpec:
         shard: Task number within the stage.
         attempt: Counts from 1 within the task; never reused.
         inputs: Blocks or run slices; empty when the plan carries the source items.
+        careful: Note which call is being made before each call of user code, because earlier workers died here.
+        poison: Calls (site, number) that are put into quarantine without being made.
     """
 
     execution: str
@@ -57,6 +67,8 @@ class TaskSpec:
     shard: int
     attempt: int
     inputs: tuple[BlockRef | RunSlice, ...] = ()
+    careful: bool = False
+    poison: tuple[tuple[int, int], ...] = ()
 
     @property
     def label(self) -> str:
@@ -72,16 +84,18 @@ class TaskReport:
     runs: tuple[Run, ...] = ()
     written: dict[str, WrittenFile] = field(default_factory=dict)
     counters: CounterValues = field(default_factory=dict)
+    quarantined: int = 0
 
 
 @dataclass(frozen=True)
 class TaskError:
-    """Why an attempt failed, in a form that always pickles."""
+    """Why an attempt failed, in a form that always pickles; `where` is the file and records it was reading."""
 
     text: str
     trace: str
     error: bytes | None
     retryable: bool
+    where: str = ""
 
 
 @dataclass(frozen=True)
@@ -93,12 +107,16 @@ class TaskSettings:
         memory_bytes: What a task may hold in buffers.
         working_folder: What relative paths are relative to: the driver's folder when it started the execution.
         written: (stage, shard) whose output file is proven; their chains start after the write.
+        quarantine: Where records go on which user code fails; None lets it fail.
+        limit_bytes: Resident memory at which a worker gives its task up; None does not watch.
     """
 
     folder: str
     memory_bytes: int
     working_folder: str
     written: frozenset[tuple[int, int]] = frozenset()
+    quarantine: Quarantine | None = None
+    limit_bytes: int | None = None
 
 
 def attempt_folder(settings: TaskSettings, spec: TaskSpec) -> str:
@@ -106,24 +124,54 @@ def attempt_folder(settings: TaskSettings, spec: TaskSpec) -> str:
     return f"{settings.folder}/{spec.label}"
 
 
-def run_task(plan: Plan, spec: TaskSpec, settings: TaskSettings) -> TaskReport | TaskError:
-    """Run an attempt; errors come back as data, and leave nothing behind."""
+def crumb_path(settings: TaskSettings, spec: TaskSpec) -> str:
+    """File in which a careful attempt notes which call of user code it is about to make."""
+    return f"{settings.folder}/crumb-{spec.label}"
+
+
+def run_task(
+    plan: Plan, spec: TaskSpec, settings: TaskSettings, counted: CounterValues | None = None
+) -> TaskReport | TaskError:
+    """Run an attempt; errors come back as data, and leave nothing behind.
+
+    Args:
+        plan: The plan.
+        spec: Which attempt.
+        settings: Places and limits.
+        counted: Filled with the attempt's counters as they grow, for whoever watches it.
+    """
     stage = plan.stages[spec.stage]
+    guard = None
+    if settings.quarantine is not None:
+        crumb = crumb_path(settings, spec) if spec.careful else None
+        guard = Guard(settings.quarantine, stage=spec.stage, shard=spec.shard, poison=spec.poison, crumb=crumb)
     context = ChainContext(
         shard=spec.shard,
         total=stage.num_tasks,
         execution=spec.execution,
         attempt=spec.label,
         record_limit_bytes=max(1 << 20, settings.memory_bytes // 2),
+        memory_bytes=settings.memory_bytes,
+        folder=attempt_folder(settings, spec),
+        guard=guard,
+        trace=Trace(exact=guard is not None),
     )
     try:
-        with counters.collecting() as counted:
-            return _run(plan, spec, settings, context, counted)
+        with counters.collecting(counted) as values:
+            report = _run(plan, spec, settings, context, values)
+            if guard is not None and guard.records:
+                target = guard.target
+                context.written[target] = guard.write(staged_path(target, spec.execution, spec.label))
+                report = replace(report, quarantined=len(guard.records))
+            return report
     except Exception as error:  # The boundary between user code and the coordinator: every error becomes a report.
         remove_tree(attempt_folder(settings, spec))
         for written in context.written.values():
             remove_file(written.staged)
-        return describe_error(error)
+        return replace(describe_error(error), where=context.trace.describe())
+    finally:
+        if guard is not None:
+            guard.close()
 
 
 def _run(
@@ -142,13 +190,26 @@ def _run(
     elif isinstance(branch.input, ShuffleInput):
         slices = [piece for piece in spec.inputs if isinstance(piece, RunSlice)]
         keyed = merge_slices(slices, budget_bytes=settings.memory_bytes, folder=folder)
-        blocks, ops = reduce_stream(ops[0], keyed), ops[1:]
+        blocks, ops = reduce_stream(ops[0], keyed, context), ops[1:]
+    elif isinstance(branch.input, PairInput):
+        refs = [ref for ref in spec.inputs if isinstance(ref, BlockRef)]
+        border = refs.index(SIDES_BORDER)
+        sides = load_blocks(refs[:border]), load_blocks(refs[border + 1 :])
+        assert isinstance(ops[0], MergeSides), "a pair of sides is read by a merge"
+        blocks, ops = chunked(merge_sides(*sides, ops[0], context)), ops[1:]
     else:
         blocks = (load_block(ref) for ref in spec.inputs if isinstance(ref, BlockRef))
     out = run_chain(ops, blocks, context)
     if isinstance(stage.output, Collect):
         return TaskReport(blocks=_collect(out, folder), written=context.written, counters=counted)
-    writer = ShuffleWriter(folder, stage.output, shard=spec.shard, flush_bytes=max(1 << 16, settings.memory_bytes // 4))
+    writer = ShuffleWriter(
+        folder,
+        stage.output,
+        shard=spec.shard,
+        flush_bytes=max(1 << 16, settings.memory_bytes // 4),
+        limit_bytes=context.record_limit_bytes,
+        trace=context.trace,
+    )
     return TaskReport(runs=writer.write(out, branch.key), written=context.written, counters=counted)
 
 

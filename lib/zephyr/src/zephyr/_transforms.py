@@ -1,16 +1,16 @@
 """What each row operation does to a stream of blocks; a fused chain is these generators, one inside the other."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from zephyr._blocks import Block, batches_of, chunked, iterate, num_rows, rows_of
-from zephyr._eval import filter_batch
+from zephyr._chain import ChainContext
+from zephyr._eval import batch_mask
 from zephyr._files import staged_path
-from zephyr._jsonl import filter_rows
+from zephyr._jsonl import row_mask
 from zephyr._ops import (
     Filter,
     FlatMap,
@@ -18,30 +18,20 @@ from zephyr._ops import (
     Map,
     MapBatches,
     MapShard,
+    ReadSource,
     Sample,
     Select,
     TakePerShard,
     Window,
     WindowBy,
 )
+from zephyr._quarantine import SKIPPED
 from zephyr.dataset import ShardInfo
 from zephyr.errors import RecordTypeError
 from zephyr.expr import Expr
 from zephyr.physical import CountShard, FoldShard, PhysicalOp, SumShard, WriteShard
 from zephyr.readers import read_file
-from zephyr.writers import WrittenFile, write_file
-
-
-@dataclass
-class ChainContext:
-    """Where a chain runs, and what it has staged so far."""
-
-    shard: int
-    total: int
-    execution: str
-    attempt: str
-    record_limit_bytes: int
-    written: dict[str, WrittenFile] = field(default_factory=dict)
+from zephyr.writers import ROW_GROUP_BYTES, write_file
 
 
 def run_chain(ops: Iterable[PhysicalOp], blocks: Iterable[Block], context: ChainContext) -> Iterable[Block]:
@@ -56,37 +46,76 @@ type Transform = Callable[[Any, Iterable[Block], ChainContext], Iterable[Block]]
 
 def _load(op: Load, blocks: Iterable[Block], context: ChainContext) -> Iterator[Block]:
     for path in iterate(blocks):
-        yield from read_file(path, op, limit_bytes=context.record_limit_bytes)
+        yield from read_file(path, op, limit_bytes=context.record_limit_bytes, trace=context.trace)
+
+
+def _read_source(op: ReadSource, blocks: Iterable[Block], context: ChainContext) -> Iterator[Block]:
+    for shard in iterate(blocks):
+        for block in op.source.read(shard):
+            if not isinstance(block, list | pa.RecordBatch):
+                text = f"{repr(block)[:80]} (a list or a record batch is needed)"
+                raise RecordTypeError("a source's read", type(block).__name__, text)
+            if num_rows(block):
+                yield block
 
 
 def _map(op: Map, blocks: Iterable[Block], context: ChainContext) -> Iterator[Block]:
     fn = op.fn
+    if context.guard is None:
+        for block in blocks:
+            yield [fn(item) for item in rows_of(block)]
+        return
+    site = context.guard.site("map", fn, context.trace)
     for block in blocks:
-        yield [fn(item) for item in rows_of(block)]
+        made = [site.call(item, at) for at, item in enumerate(rows_of(block))]
+        context.trace.keep([value is not SKIPPED for value in made])
+        yield [value for value in made if value is not SKIPPED]
 
 
 def _flat_map(op: FlatMap, blocks: Iterable[Block], context: ChainContext) -> Iterator[Block]:
     fn = op.fn
+    if context.guard is None:
+        for block in blocks:
+            yield from chunked(out for item in rows_of(block) for out in fn(item))
+        return
+    # The elements are drawn inside the guarded call: a generator raises when it is read, not when it is made.
+    site = context.guard.site("flat_map", lambda item: list(fn(item)), context.trace)
     for block in blocks:
-        yield from chunked(out for item in rows_of(block) for out in fn(item))
+        made = [site.call(item, at) for at, item in enumerate(rows_of(block))]
+        context.trace.positions = None
+        yield from chunked(out for values in made if values is not SKIPPED for out in values)
 
 
 def _filter(op: Filter, blocks: Iterable[Block], context: ChainContext) -> Iterator[Block]:
     predicate = op.predicate
+    ask: Callable[[Any, int], Any] | None = None
+    if not isinstance(predicate, Expr):
+        ask = lambda item, at: predicate(item)  # noqa: E731
+        if context.guard is not None:
+            ask = context.guard.site("filter", predicate, context.trace).call
     for block in blocks:
-        if isinstance(predicate, Expr):
-            out: Block = (
-                filter_rows(_records(block, "filter"), predicate)
-                if isinstance(block, list)
-                else filter_batch(block, predicate)
-            )
-        elif isinstance(block, list):
-            out = [item for item in block if predicate(item)]
-        else:
+        if ask is not None:
             # Rows exist for the callable only; what it keeps is cut out of the columns.
-            out = block.filter(pa.array([bool(predicate(row)) for row in rows_of(block)], pa.bool_()))
+            answers = (ask(item, at) for at, item in enumerate(rows_of(block)))
+            mask = [answer is not SKIPPED and bool(answer) for answer in answers]
+        else:
+            mask = block_mask(block, predicate)
+        out = take_mask(block, mask)
+        context.trace.keep(mask)
         if num_rows(out):
             yield out
+
+
+def block_mask(block: Block, predicate: Any) -> Any:
+    """Which items of a block an expression keeps."""
+    return row_mask(_records(block, "filter"), predicate) if isinstance(block, list) else batch_mask(block, predicate)
+
+
+def take_mask(block: Block, mask: Any) -> Block:
+    """The items of a block whose mask is true."""
+    if isinstance(block, list):
+        return [item for item, keep in zip(block, mask, strict=True) if keep]
+    return block.filter(mask if isinstance(mask, pa.Array) else pa.array(mask, pa.bool_()))
 
 
 def _records(items: list[Any], operation: str) -> list[Any]:
@@ -105,7 +134,9 @@ def _select(op: Select, blocks: Iterable[Block], context: ChainContext) -> Itera
 
 
 def _map_shard(op: MapShard, blocks: Iterable[Block], context: ChainContext) -> Iterator[Block]:
-    yield from chunked(op.fn(iterate(blocks), ShardInfo(context.shard, context.total)))
+    for block in chunked(op.fn(iterate(blocks), ShardInfo(context.shard, context.total))):
+        context.trace.positions = None
+        yield block
 
 
 def _map_batches(op: MapBatches, blocks: Iterable[Block], context: ChainContext) -> Iterator[Block]:
@@ -119,11 +150,13 @@ def _map_batches(op: MapBatches, blocks: Iterable[Block], context: ChainContext)
                         "map_batches", type(piece).__name__, f"{repr(piece)[:80]} (a batch is needed)"
                     )
                 if piece.num_rows:
+                    context.trace.positions = None
                     yield piece
 
 
 def _window(op: Window, blocks: Iterable[Block], context: ChainContext) -> Iterator[Block]:
     for window in chunked(iterate(blocks), op.size):
+        context.trace.positions = None
         yield [window]
 
 
@@ -133,6 +166,7 @@ def _window_by(op: WindowBy, blocks: Iterable[Block], context: ChainContext) -> 
     for item in iterate(blocks):
         keep, state = op.folder(state, item)
         if not keep and window:
+            context.trace.positions = None
             yield [window]
             window = []
             _, state = op.folder(op.initial_state, item)
@@ -162,10 +196,8 @@ def _sample(op: Sample, blocks: Iterable[Block], context: ChainContext) -> Itera
     generator = np.random.Generator(np.random.Philox(key=[op.seed & (2**64 - 1), context.shard]))
     for block in blocks:
         mask = generator.random(num_rows(block)) < op.fraction
-        if isinstance(block, list):
-            out: Block = [item for item, keep in zip(block, mask.tolist(), strict=True) if keep]
-        else:
-            out = block.filter(pa.array(mask))
+        out = take_mask(block, mask.tolist() if isinstance(block, list) else pa.array(mask))
+        context.trace.keep(mask.tolist())
         if num_rows(out):
             yield out
 
@@ -193,12 +225,16 @@ def _sum(op: SumShard, blocks: Iterable[Block], context: ChainContext) -> Iterat
 def _write(op: WriteShard, blocks: Iterable[Block], context: ChainContext) -> Iterator[Block]:
     target = op.paths[context.shard]
     staged = staged_path(target, context.execution, context.attempt)
-    context.written[target] = write_file(blocks, kind=op.format, staged=staged, target=target, schema=op.schema)
+    group_bytes = max(1 << 20, min(ROW_GROUP_BYTES, context.memory_bytes // 4))
+    context.written[target] = write_file(
+        blocks, kind=op.format, staged=staged, target=target, schema=op.schema, group_bytes=group_bytes
+    )
     yield [target]
 
 
 _TRANSFORMS: dict[type, Transform] = {
     Load: _load,
+    ReadSource: _read_source,
     Map: _map,
     FlatMap: _flat_map,
     Filter: _filter,

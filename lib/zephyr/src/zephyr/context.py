@@ -8,7 +8,7 @@ context manager a ZephyrContext keeps one pool of workers for all executions ins
 import os
 import tempfile
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -19,12 +19,14 @@ from rigging.timing import Clock, SystemClock
 from zephyr import _env
 from zephyr._blocks import iterate
 from zephyr._driver import Driver, InlineExecutor, Outcome
-from zephyr._files import output_error, remove_tree
+from zephyr._files import StagedFile, output_error, publish, remove_tree
 from zephyr._leftovers import execution_id, sweep
 from zephyr._lineage import Proof, prove, write_note
 from zephyr._paths import is_remote
 from zephyr._pickling import dump_plan
 from zephyr._pool import WorkerPool
+from zephyr._quarantine import Quarantine
+from zephyr._run_page import render
 from zephyr._task import TaskSettings, load_blocks
 from zephyr.coordinator import Policy
 from zephyr.counters import totals
@@ -44,10 +46,12 @@ class ZephyrExecutionResult:
     Args:
         results: Items of the last stage, in shard order; the paths after a sink.
         counters: Totals by name; `zephyr/records_in`, `zephyr/records_out`, `zephyr/bad_records` and the user's own.
+        stages: One summary per stage that ran: seconds, tasks, attempts, records, bytes, skew.
     """
 
     results: list[Any] = field(default_factory=list)
     counters: dict[str, float] = field(default_factory=dict)
+    stages: list[dict[str, object]] = field(default_factory=list)
 
 
 class ZephyrContext:
@@ -61,6 +65,7 @@ class ZephyrContext:
         chunk_storage_prefix: Local folder for shuffle files; default ZEPHYR_SCRATCH, else the temporary folder.
         inline: Run everything in this process.
         task_memory: Bytes (or "256m") that a task may hold in buffers, instead of what `resources` says.
+        enforce_memory: End a worker that grows beyond the `ram` of `resources`; default whether `resources` is given.
         policy: Failure limits.
         clock: Source of time.
     Raises:
@@ -82,6 +87,7 @@ class ZephyrContext:
         *,
         inline: bool = False,
         task_memory: int | str | None = None,
+        enforce_memory: bool | None = None,
         policy: Policy = Policy(),
         clock: Clock | None = None,
     ) -> None:
@@ -92,6 +98,7 @@ class ZephyrContext:
         if max_workers < 0:
             raise DatasetError(f"cannot size the pool: max_workers={max_workers}; expected 0 or more. 0 runs inline.")
         self.max_workers = 0 if inline else max_workers
+        self.enforce_memory = resources is not None if enforce_memory is None else enforce_memory
         self.resources = resources or ResourceConfig(cpu=1, ram="1g")
         self.name = name
         self.memory_bytes = (
@@ -135,14 +142,24 @@ class ZephyrContext:
         """Describe the plan: stages, what was pushed into the readers, shuffles and outputs."""
         return explain(self.plan(dataset))
 
-    def execute(self, dataset: Dataset, *, dry_run: bool = False) -> ZephyrExecutionResult:
+    def execute(
+        self,
+        dataset: Dataset,
+        *,
+        dry_run: bool = False,
+        quarantine: Quarantine | None = None,
+        run_page: str | None = None,
+    ) -> ZephyrExecutionResult:
         """Run a data set to its end. Executions of one context run one after another.
 
         Args:
             dataset: What to run.
             dry_run: Plan only, and return an empty result.
+            quarantine: Where records go on which a callable of `map`, `flat_map` or `filter` fails; without it, the
+                run fails with them.
+            run_page: Path of an HTML page about the run, written at its end however it ends.
         Returns:
-            Items of the last stage in shard order, and counters.
+            Items of the last stage in shard order, counters, and statistics of the stages.
         Raises:
             ZephyrError: see `zephyr.errors`. Finished output files of other shards stay; half-written ones never do.
         """
@@ -151,9 +168,9 @@ class ZephyrContext:
         if dry_run:
             return ZephyrExecutionResult()
         with self._lock:
-            return self._execute(plan)
+            return self._execute(plan, quarantine, run_page)
 
-    def _execute(self, plan: Plan) -> ZephyrExecutionResult:
+    def _execute(self, plan: Plan, quarantine: Quarantine | None, run_page: str | None) -> ZephyrExecutionResult:
         execution = execution_id()
         outputs = [
             path
@@ -163,18 +180,28 @@ class ZephyrContext:
             if isinstance(op, WriteShard)
             for path in op.paths
         ]
+        if quarantine is not None:
+            outputs.append(quarantine.path(0, 0))
         sweep(self.scratch, outputs)
         proof = prove(plan)
-        settings = TaskSettings(f"{self.scratch}/{execution}", self.memory_bytes, os.getcwd(), proof.written)
+        settings = TaskSettings(
+            f"{self.scratch}/{execution}",
+            self.memory_bytes,
+            os.getcwd(),
+            proof.written,
+            quarantine,
+            parse_bytes(self.resources.ram) if self.enforce_memory else None,
+        )
         try:
-            outcome = self._run(plan, execution, settings, proof)
+            outcome = self._run(plan, execution, settings, proof, run_page)
             items = iterate(load_blocks(ref for report in outcome.reports for ref in report.blocks))
-            result = ZephyrExecutionResult(list(items), totals(outcome.counters))
+            stages = [stage.summary() for stage in outcome.stages]
+            result = ZephyrExecutionResult(list(items), totals(outcome.counters), stages)
         finally:
             remove_tree(settings.folder)
         return result
 
-    def _run(self, plan: Plan, execution: str, settings: TaskSettings, proof: Proof) -> Outcome:
+    def _run(self, plan: Plan, execution: str, settings: TaskSettings, proof: Proof, run_page: str | None) -> Outcome:
         num_tasks = max(stage.num_tasks for stage in plan.stages)
         if self.max_workers == 0 or num_tasks == 0:
             executor: InlineExecutor | WorkerPool = InlineExecutor(plan, settings)
@@ -182,16 +209,39 @@ class ZephyrContext:
             _write_plan(settings.folder, plan)
             executor = self._open_pool(num_tasks)
             executor.begin(execution, settings)
-        driver = Driver(plan, execution, executor, settings, policy=self.policy, clock=self.clock, name=self.name)
+        # Only a pool that ends with the execution lets workers go before its end.
+        policy = replace(self.policy, drain=False) if self._keep_pool or self.max_workers == 0 else self.policy
+        driver = Driver(plan, execution, executor, settings, policy=policy, clock=self.clock, name=self.name)
+        failure: BaseException | None = None
         try:
             outcome = driver.run(proven=proof.proven, skipped_stages=proof.skipped_stages)
+        except BaseException as error:
+            failure = error
+            raise
         finally:
             if not self._keep_pool:
                 self._end_pool()
             for path in driver.published:
                 if path in proof.lineage:
                     write_note(path, proof.lineage[path])
+            if run_page is not None:
+                self._write_run_page(run_page, plan, driver, failure)
         return outcome
+
+    def _write_run_page(self, path: str, plan: Plan, driver: Driver, failure: BaseException | None) -> None:
+        text = render(
+            name=self.name,
+            execution=driver.execution,
+            outcome="done" if failure is None else "failed",
+            plan=explain(plan),
+            stages=driver.monitor.stages,
+            counters=totals(driver.counted),
+            error="" if failure is None else f"{type(failure).__name__}: {failure}",
+        )
+        file = StagedFile(f"{path}.tmp", path)
+        file.write(text.encode())
+        file.finish()
+        publish(f"{path}.tmp", path)
 
     def _open_pool(self, num_tasks: int) -> WorkerPool:
         if self._pool is None:

@@ -8,9 +8,11 @@ A task is *queued*, *running* (one attempt, or two when a copy was started), or 
 * a task is accepted once; every other attempt that finishes is discarded, its files with it;
 * an attempt number is never reused, so a late report cannot be taken for a newer one;
 * errors of user code count against `max_task_errors`, deaths of workers against `max_worker_losses`, separately;
+* a worker that falls silent gets a copy of its task started beside it, and is killed before it is given up;
 * a stage starts only when every task of the one before is done.
 """
 
+import math
 import statistics
 from collections import deque
 from collections.abc import Mapping
@@ -18,6 +20,7 @@ from dataclasses import dataclass, field
 
 from zephyr._inputs import TaskInputs, stage_inputs
 from zephyr._task import TaskError, TaskReport, TaskSpec
+from zephyr.counters import CounterValues
 from zephyr.errors import IllegalTransitionError
 from zephyr.physical import Plan
 
@@ -33,10 +36,28 @@ class WorkerJoined:
 
 @dataclass(frozen=True)
 class WorkerLost:
-    """A worker's process is gone."""
+    """A worker's process is gone.
+
+    Args:
+        worker: Its name.
+        detail: What is known about the death.
+        poison: The call of user code that it was in, where that is known.
+        error: The death is the task's fault, and counts as this error of it.
+    """
 
     worker: str
     detail: str
+    poison: tuple[int, int] | None = None
+    error: TaskError | None = None
+
+
+@dataclass(frozen=True)
+class WorkerBeat:
+    """A busy worker is alive; `live` is what its attempt has counted so far."""
+
+    worker: str
+    label: str
+    live: CounterValues = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -62,7 +83,7 @@ class Tick:
     """Time has passed."""
 
 
-type Event = WorkerJoined | WorkerLost | TaskSucceeded | TaskFailed | Tick
+type Event = WorkerJoined | WorkerLost | WorkerBeat | TaskSucceeded | TaskFailed | Tick
 
 # Instructions
 
@@ -99,6 +120,30 @@ class Discard:
 
 
 @dataclass(frozen=True)
+class Kill:
+    """End a worker's process, whatever it is doing; a `WorkerLost` follows.
+
+    Args:
+        worker: Its name.
+        spec: What it is running.
+        reason: Why, in words.
+        overdue: The attempt ran for too long; otherwise the worker was silent.
+    """
+
+    worker: str
+    spec: TaskSpec
+    reason: str
+    overdue: bool = False
+
+
+@dataclass(frozen=True)
+class Release:
+    """Let an idle worker go: nothing is left for it."""
+
+    worker: str
+
+
+@dataclass(frozen=True)
 class Finished:
     """All stages are done; the reports of the last one hold the results."""
 
@@ -116,7 +161,7 @@ class GiveUp:
     detail: str = ""
 
 
-type Instruction = StageStarted | Assign | Accept | Discard | Finished | GiveUp
+type Instruction = StageStarted | Assign | Accept | Discard | Kill | Release | Finished | GiveUp
 
 
 @dataclass(frozen=True)
@@ -128,12 +173,27 @@ class Policy:
         max_worker_losses: Workers that one task may lose.
         speculate_factor: Start a copy of a task that runs this many times the median.
         speculate_min_s: Never before this many seconds.
+        heartbeat_timeout_s: Silence of a busy worker after which it is killed. A callable that keeps the interpreter
+            lock for longer looks the same.
+        suspect_after_s: Silence after which a copy of its task may start on an idle worker.
+        start_timeout_s: Silence of a process that has not been heard yet, imports and start-up included.
+        task_timeout_s: Longest that one attempt may run; beyond it the worker is killed, which counts as an error of
+            the task. None is no limit.
+        poison_after_losses: Once a task has lost this many workers, the record that each of its workers died on is
+            put into quarantine, where the execution has one.
+        drain: Let workers go when the last stage has nothing left for them (never those of a shared pool).
     """
 
     max_task_errors: int = 3
     max_worker_losses: int = 20
     speculate_factor: float = 3.0
     speculate_min_s: float = 10.0
+    heartbeat_timeout_s: float = 120.0
+    suspect_after_s: float = 20.0
+    start_timeout_s: float = 600.0
+    task_timeout_s: float | None = None
+    poison_after_losses: int = 2
+    drain: bool = True
 
 
 @dataclass
@@ -143,6 +203,7 @@ class _Task:
     running: dict[int, tuple[str, float]] = field(default_factory=dict)
     errors: int = 0
     losses: int = 0
+    poison: tuple[tuple[int, int], ...] = ()
     report: TaskReport | None = None
 
 
@@ -184,7 +245,13 @@ class Coordinator:
         self.queue: deque[int] = deque()
         self.idle: dict[str, None] = {}
         self.busy: dict[str, TaskSpec] = {}
+        self.began: dict[str, float] = {}
+        self.heard: dict[str, float] = {}
+        self.up: set[str] = set()
+        self.killing: dict[str, Kill] = {}
         self.durations: list[float] = []
+        self.median_of = 0
+        self.median = 0.0
         self.remaining = 0
         self.reports: list[tuple[TaskReport, ...]] = []
         self.over = False
@@ -212,14 +279,21 @@ class Coordinator:
                     raise IllegalTransitionError(_brief(event), "the worker is already here", tuple(self.story))
                 self.idle[worker] = None
                 out: list[Instruction] = []
-            case WorkerLost(worker, detail):
-                out = self._lost(worker, detail)
+            case WorkerLost():
+                out = self._lost(event)
+            case WorkerBeat(worker, label):
+                spec = self.busy.get(worker)
+                if spec is None or spec.label != label:
+                    return []
+                self.heard[worker] = now
+                self.up.add(worker)
+                return []
             case TaskSucceeded(worker, spec, report):
                 out = self._succeeded(worker, spec, report, now)
             case TaskFailed(worker, spec, error):
                 out = self._failed(worker, spec, error)
             case _:
-                out = []
+                out = self._watch(now)
         if self.over:
             return out
         return out + self._assign(now)
@@ -233,7 +307,33 @@ class Coordinator:
         if self.busy.get(worker) != spec:
             raise IllegalTransitionError(f"report {spec.label} from {worker}", "not its assignment", tuple(self.story))
         del self.busy[worker]
-        self.idle[worker] = None
+        self.up.add(worker)
+        if worker not in self.killing:
+            self.idle[worker] = None
+
+    def _watch(self, now: float) -> list[Instruction]:
+        """Kill workers that are silent, or whose attempt runs for too long."""
+        out: list[Instruction] = []
+        policy = self.policy
+        for worker, spec in self.busy.items():
+            if worker in self.killing:
+                continue
+            ran = now - self.began[worker]
+            if policy.task_timeout_s is not None and worker in self.up and ran > policy.task_timeout_s:
+                reason = f"ran for {ran:.0f} s, task_timeout_s={policy.task_timeout_s}"
+                self.killing[worker] = Kill(worker, spec, reason, overdue=True)
+            elif (quiet := self._quiet(worker, now)) > self._patience(worker):
+                self.killing[worker] = Kill(worker, spec, f"gave no sign of life for {quiet:.0f} s")
+            else:
+                continue
+            out.append(self.killing[worker])
+        return out
+
+    def _quiet(self, worker: str, now: float) -> float:
+        return now - max(self.began[worker], self.heard.get(worker, -math.inf))
+
+    def _patience(self, worker: str) -> float:
+        return self.policy.heartbeat_timeout_s if worker in self.up else self.policy.start_timeout_s
 
     def _current(self, spec: TaskSpec) -> _Task | None:
         """The task of a report, if the attempt is still wanted."""
@@ -275,8 +375,12 @@ class Coordinator:
             self.queue.append(spec.shard)
         return out
 
-    def _lost(self, worker: str, detail: str) -> list[Instruction]:
+    def _lost(self, event: WorkerLost) -> list[Instruction]:
+        worker = event.worker
         self.idle.pop(worker, None)
+        self.up.discard(worker)
+        self.heard.pop(worker, None)
+        killed = self.killing.pop(worker, None)
         spec = self.busy.pop(worker, None)
         if spec is None:
             return []
@@ -287,10 +391,21 @@ class Coordinator:
         del task.running[spec.attempt]
         if task.report is not None:
             return out
-        task.losses += 1
-        if task.losses >= self.policy.max_worker_losses:
+        error = event.error
+        if killed is not None and killed.overdue:
+            error = TaskError(f"TimeoutError: {killed.reason}", "", None, retryable=True)
+        if error is not None:
+            task.errors += 1
+            given_up = task.errors >= self.policy.max_task_errors
+        else:
+            task.losses += 1
+            given_up = task.losses >= self.policy.max_worker_losses
+        if event.poison is not None and task.losses > self.policy.poison_after_losses:
+            task.poison = (*task.poison, event.poison)
+        if given_up:
             self.over = True
-            return [*out, GiveUp(spec, worker, task.losses, None, detail)]
+            detail = killed.reason if killed else event.detail
+            return [*out, GiveUp(spec, worker, task.losses if error is None else task.errors, error, detail)]
         if not task.running:
             self.queue.append(spec.shard)
         return out
@@ -314,7 +429,7 @@ class Coordinator:
             for shard, task in enumerate(self.tasks):
                 task.report = self.proven.get((self.stage, shard))
             self.queue = deque(shard for shard, task in enumerate(self.tasks) if task.report is None)
-            self.durations = []
+            self.durations, self.median_of, self.median = [], 0, 0.0
             self.remaining = len(self.queue)
             out.append(StageStarted(self.stage, len(self.tasks) - len(self.queue)))
             if self.queue:
@@ -331,28 +446,50 @@ class Coordinator:
             del self.idle[worker]
             task = self.tasks[shard]
             task.attempts += 1
-            spec = TaskSpec(self.execution, self.stage, shard, task.attempts, task.inputs)
+            careful = task.losses >= self.policy.poison_after_losses
+            spec = TaskSpec(self.execution, self.stage, shard, task.attempts, task.inputs, careful, task.poison)
             task.running[task.attempts] = (worker, now)
             self.busy[worker] = spec
+            self.began[worker] = now
             out.append(Assign(worker, spec))
-        return out
+        return out + self._drain()
+
+    def _drain(self) -> list[Instruction]:
+        """Idle workers beyond one spare for each running task, in the last stage."""
+        if not self.policy.drain or self.queue or self.stage != len(self.plan.stages) - 1:
+            return []
+        spare = len(self.idle) - len(self.busy)
+        out = [Release(worker) for worker in list(self.idle)[: max(0, spare)]]
+        for step in out:
+            del self.idle[step.worker]
+        return list(out)
 
     def _straggler(self, now: float) -> int | None:
-        """A task worth a second copy: running far longer than the median of at least half the stage."""
-        if 2 * len(self.durations) < len(self.tasks) or not self.durations:
-            return None
-        limit = max(self.policy.speculate_min_s, self.policy.speculate_factor * statistics.median(self.durations))
-        for shard, task in enumerate(self.tasks):
-            if task.report is None and len(task.running) == 1:
-                [(_, began)] = task.running.values()
-                if now - began > limit:
-                    return shard
+        """A task worth a second copy: its worker is silent, or it runs far longer than the median of half the stage."""
+        limit = self._copy_limit()
+        for worker, spec in self.busy.items():
+            task = self._current(spec)
+            if task is None or task.report is not None or len(task.running) != 1:
+                continue
+            silent = worker in self.up and self._quiet(worker, now) > self.policy.suspect_after_s
+            if silent or now - self.began[worker] > limit:
+                return spec.shard
         return None
+
+    def _copy_limit(self) -> float:
+        """Seconds after which a task is slow; infinite before half of the stage is done."""
+        done = len(self.durations)
+        if not done or 2 * done < len(self.tasks):
+            return math.inf
+        if done > self.median_of * 1.05:
+            # Sorting all durations at every event of the tail would be most of what the coordinator does.
+            self.median_of, self.median = done, statistics.median(self.durations)
+        return max(self.policy.speculate_min_s, self.policy.speculate_factor * self.median)
 
 
 def _brief(event: Event) -> str:
     match event:
-        case WorkerJoined(worker) | WorkerLost(worker, _):
+        case WorkerJoined(worker) | WorkerLost(worker, _, _, _) | WorkerBeat(worker, _, _):
             return f"{type(event).__name__}({worker})"
         case TaskSucceeded(worker, spec, _) | TaskFailed(worker, spec, _):
             return f"{type(event).__name__}({worker}, {spec.label})"

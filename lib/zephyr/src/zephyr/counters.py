@@ -59,9 +59,9 @@ def _fold(values: CounterValues, name: str, how: Aggregation, value: float) -> N
 
 
 @contextmanager
-def collecting() -> Iterator[CounterValues]:
-    """Collect what is counted in the block; the executor wraps each attempt in one."""
-    values: CounterValues = {}
+def collecting(into: CounterValues | None = None) -> Iterator[CounterValues]:
+    """Collect what is counted in the block, in `into` when given; the executor wraps each attempt in one."""
+    values: CounterValues = {} if into is None else into
     token = _active.set(values)
     try:
         yield values

@@ -7,13 +7,15 @@ an exchange (`group_by`, `deduplicate`, `sort_by`, `join`, `reshard`, `reduce`, 
 Shapes below read "input shards -> output shards". N is the number of shards before the operation.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from zephyr._adapters.entry_points import named_sink
 from zephyr._ops import (
     BadLinePolicy,
     Count,
+    CustomSource,
     Deduplicate,
     FileSource,
     Filter,
@@ -27,6 +29,7 @@ from zephyr._ops import (
     Map,
     MapBatches,
     MapShard,
+    MergeJoin,
     PathPattern,
     Pipeline,
     Reduce,
@@ -46,6 +49,8 @@ from zephyr.expr import Expr
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from zephyr.connectors import Sink, Source
 
 DEFAULT_LIST_SHARDS = 64
 """Most shards that `from_list` makes unless told otherwise."""
@@ -116,7 +121,9 @@ class Dataset:
             pattern: Path, fsspec URL or list of them, with `*`, `**`, `?`, `[...]` and `{a,b}`.
             glob_pattern: Joined to `pattern` as a folder, when given.
             empty_glob_ok: Allow a pattern that matches nothing.
-            shard_bytes: Group consecutive files into one shard while their sizes sum to at most this many bytes.
+            shard_bytes: Aim for shards of this many bytes of files: consecutive small files go together, and a large
+                one is cut into parts where the reader that follows can start in the middle (Parquet between row
+                groups; JSON lines and text that are not compressed).
         Raises:
             DatasetError: no pattern at all.
         """
@@ -128,6 +135,11 @@ class Dataset:
         if glob_pattern is not None:
             patterns = tuple(f"{p.rstrip('/')}/{glob_pattern}" for p in patterns)
         return Dataset(Pipeline(FileSource(patterns, empty_glob_ok, shard_bytes)))
+
+    @staticmethod
+    def from_source(source: "Source") -> "Dataset":
+        """Items of a source of your own, one shard for each that it names; see `zephyr.connectors.Source`."""
+        return Dataset(Pipeline(CustomSource(source)))
 
     @staticmethod
     def union(*parts: "Dataset") -> "Dataset":
@@ -145,9 +157,7 @@ class Dataset:
             columns: Read only these.
             on_bad_line: "fail" raises `BadRecordError`; "skip" counts `zephyr/bad_records` and goes on.
         """
-        if on_bad_line not in ("fail", "skip"):
-            raise DatasetError(f"cannot read lines: on_bad_line={on_bad_line!r}; expected 'fail' or 'skip'. Pick one.")
-        return self._then(Load("jsonl", _columns(columns), on_bad_line=on_bad_line))
+        return self._then(Load("jsonl", _columns(columns), on_bad_line=_policy(on_bad_line)))
 
     def load_parquet(self, columns: Sequence[str] | None = None) -> "Dataset":
         """Records of Parquet files: path -> records, row group by row group; `columns` limits what is read."""
@@ -156,6 +166,49 @@ class Dataset:
     def load_text(self) -> "Dataset":
         """Lines of text files: path -> records `{"text": line}` without line ends; empty lines are kept."""
         return self._then(Load("text"))
+
+    def load_txt(self) -> "Dataset":
+        """The same as `load_text`."""
+        return self.load_text()
+
+    def load_csv(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        delimiter: str = ",",
+        types: "Mapping[str, pa.DataType] | None" = None,
+        on_bad_line: BadLinePolicy = "fail",
+    ) -> "Dataset":
+        """Records of CSV files with a header line: path -> records; an empty field is null.
+
+        Args:
+            columns: Read only these.
+            delimiter: One character between fields.
+            types: Arrow type of a column, where the one that the first block suggests would not do.
+            on_bad_line: "fail" raises `BadRecordError` at a row with too few or too many fields; "skip" counts it.
+        Raises:
+            DatasetError: a delimiter of another length.
+        """
+        if len(delimiter) != 1:
+            raise DatasetError(f"cannot read CSV: delimiter={delimiter!r}; expected one character. Pass one.")
+        options = (("delimiter", delimiter), ("types", tuple((types or {}).items())))
+        return self._then(Load("csv", _columns(columns), on_bad_line=_policy(on_bad_line), options=options))
+
+    def load_webdataset(self, *, columns: Sequence[str] | None = None, decode: bool = True) -> "Dataset":
+        """Records of tar files, one for consecutive members with one name up to the first dot: path -> records.
+
+        A record is `{"__key__": "folder/0001", "jpg": b"...", "txt": "...", ...}`, by extension.
+
+        Args:
+            columns: Keep only these extensions (and `__key__` if it is named).
+            decode: Make text of txt, values of json and numbers of cls; everything else, and all else without it,
+                stays bytes.
+        """
+        return self._then(Load("webdataset", _columns(columns), options=(("decode", decode),)))
+
+    def load_vortex(self, columns: Sequence[str] | None = None) -> "Dataset":
+        """Records of Vortex files (extra `vortex`): path -> records; `columns` limits what is read."""
+        return self._then(Load("vortex", _columns(columns)))
 
     def load_file(self, *, columns: Sequence[str] | None = None, on_bad_line: BadLinePolicy = "fail") -> "Dataset":
         """Records of files of any known format, by suffix: path -> records."""
@@ -192,6 +245,10 @@ class Dataset:
         if size < 1:
             raise DatasetError(f"cannot make windows: size={size}; expected at least 1. Pass the items per window.")
         return self._then(Window(size))
+
+    def batch(self, size: int) -> "Dataset":
+        """The same as `window`."""
+        return self.window(size)
 
     def window_by(self, folder: Callable[[Any, Any], tuple[bool, Any]], initial_state: Any = None) -> "Dataset":
         """items -> lists; `folder(state, item) -> (keep, state)` closes the window when keep is false.
@@ -251,9 +308,25 @@ class Dataset:
         """Keep the first item of each key by (shard, position), always the same one: N -> num_output_shards shards."""
         return self._then(Deduplicate(key, _shards(num_output_shards)))
 
+    def distinct(self, num_output_shards: int | None = None) -> "Dataset":
+        """Each item once, the first by (shard, position); records are equal when all their fields are.
+
+        Items must be keys themselves (see `KeyTypeError`), or records of such.
+
+        Example:
+            >>> from zephyr import Dataset, ZephyrContext
+            >>> ZephyrContext(inline=True).execute(Dataset.from_list([3, 1, 3], shards=1).distinct()).results
+            [1, 3]
+        """
+        return self._then(Deduplicate(_whole_item, _shards(num_output_shards)))
+
     def sort_by(self, key: Key, *, reverse: bool = False, num_output_shards: int | None = None) -> "Dataset":
         """Stable global sort: the output shards one after another are in key order."""
         return self._then(SortBy(key, reverse, _shards(num_output_shards)))
+
+    def sort(self, key: Key, *, reverse: bool = False, num_output_shards: int | None = None) -> "Dataset":
+        """The same as `sort_by`."""
+        return self.sort_by(key, reverse=reverse, num_output_shards=num_output_shards)
 
     def reduce(
         self, local: Callable[[Iterator[Any]], Any], global_: Callable[[Iterator[Any]], Any] | None = None
@@ -290,15 +363,41 @@ class Dataset:
         Raises:
             DatasetError: unknown `how`, or an outer join without a combiner.
         """
-        if how not in ("inner", "left", "right", "outer"):
-            raise DatasetError(f"cannot join: how={how!r}; expected inner, left, right or outer. Pick one.")
-        if how != "inner" and combiner is None:
-            raise DatasetError(
-                f"cannot join: how={how!r} meets missing sides and combiner=None; expected a combiner that takes None. "
-                "Pass combiner=lambda left, right: ..."
-            )
+        _join_kind(how, combiner)
         keys = (left_key, left_key if right_key is None else right_key)
         return self._then(Join(right.pipeline, *keys, combiner, how, _shards(num_output_shards)))
+
+    def sorted_merge_join(
+        self,
+        right: "Dataset",
+        left_key: Key,
+        right_key: Key | None = None,
+        *,
+        combiner: Callable[[Any, Any], Any] | None = None,
+        how: Literal["inner", "left", "right", "outer"] = "inner",
+    ) -> "Dataset":
+        """Pair the items of equal keys of two data sets that are sorted and partitioned alike: N, N -> N shards.
+
+        Shard i of one side meets shard i of the other; nothing is shuffled. Outputs of `group_by`, `deduplicate` and
+        `join` with equal keys and equal `num_output_shards` are such sides.
+
+        Args:
+            combiner: `combiner(left, right)` -> item, None for a missing side; default merges two dicts.
+            how: Which unmatched items stay.
+        Raises:
+            DatasetError: unknown `how`, or an outer join without a combiner.
+            PlanError: (at planning) the numbers of shards differ.
+            KeyOrderError: (at run time) a side is not sorted.
+        Example:
+            >>> from zephyr import Dataset, ZephyrContext
+            >>> names = Dataset.from_list([{"k": 1, "n": "a"}, {"k": 3, "n": "c"}], shards=1)
+            >>> sizes = Dataset.from_list([{"k": 1, "s": 10}, {"k": 2, "s": 20}], shards=1)
+            >>> ZephyrContext(inline=True).execute(names.sorted_merge_join(sizes, "k")).results
+            [{'k': 1, 'n': 'a', 's': 10}]
+        """
+        _join_kind(how, combiner)
+        keys = (left_key, left_key if right_key is None else right_key)
+        return self._then(MergeJoin(right.pipeline, *keys, combiner, how))
 
     # Sinks: the item of each shard afterwards is the path
 
@@ -321,9 +420,69 @@ class Dataset:
         """
         return self._then(Write("parquet", pattern, schema, skip_existing))
 
+    def write_vortex(
+        self, pattern: PathPattern, schema: "pa.Schema | None" = None, skip_existing: bool = False
+    ) -> "Dataset":
+        """Write one Vortex file (extra `vortex`) per shard. Items become the paths.
+
+        Args:
+            schema: A contract: anything else raises `SchemaConflictError`. Without it, inferred and widened.
+        """
+        return self._then(Write("vortex", pattern, schema, skip_existing))
+
+    def write_to(self, sink: "Sink", pattern: PathPattern, skip_existing: bool = False) -> "Dataset":
+        """Write each shard with a sink of your own, to a file or a folder; see `zephyr.connectors.Sink`."""
+        return self._then(Write(sink, pattern, None, skip_existing))
+
+    def write_levanter_cache(
+        self,
+        pattern: PathPattern,
+        metadata: "Mapping[str, Any] | None" = None,
+        skip_existing: bool = False,
+        batch_size: int | None = None,
+    ) -> "Dataset":
+        """Write each shard as a token cache that levanter trains on: one folder per shard. Items become the paths.
+
+        The sink comes from whoever registers one under `levanter_cache` in the entry point group `zephyr.sinks`,
+        which levanter does; zephyr itself knows nothing of the format.
+
+        Args:
+            metadata: Kept in the cache's ledger.
+            batch_size: Records per batch handed to the store; default the sink's.
+        Raises:
+            DatasetError: no such sink is installed.
+        """
+        options = {} if batch_size is None else {"batch_size": batch_size}
+        return self.write_to(
+            named_sink("levanter_cache", metadata=dict(metadata or {}), **options), pattern, skip_existing
+        )
+
+
+def _whole_item(item: Any) -> Any:
+    """A record as a key: its fields by name, nested ones too; null and absent fields are the same."""
+    if isinstance(item, dict):
+        return tuple((name, _whole_item(item[name])) for name in sorted(item) if item[name] is not None)
+    return tuple(map(_whole_item, item)) if isinstance(item, list | tuple) else item
+
 
 def _columns(columns: Sequence[str] | None) -> tuple[str, ...] | None:
     return None if columns is None else tuple(columns)
+
+
+def _policy(on_bad_line: BadLinePolicy) -> BadLinePolicy:
+    if on_bad_line not in ("fail", "skip"):
+        raise DatasetError(f"cannot read lines: on_bad_line={on_bad_line!r}; expected 'fail' or 'skip'. Pick one.")
+    return on_bad_line
+
+
+def _join_kind(how: str, combiner: object) -> None:
+    if how not in ("inner", "left", "right", "outer"):
+        raise DatasetError(f"cannot join: how={how!r}; expected inner, left, right or outer. Pick one.")
+    if how != "inner" and combiner is None:
+        raise DatasetError(
+            f"cannot join: how={how!r} meets missing sides and combiner=None; expected a combiner that takes None. "
+            "Pass combiner=lambda left, right: ..."
+        )
 
 
 def _limit(limit: int) -> int:

@@ -7,10 +7,13 @@
     │   └── DuplicateOutputError               two shards would write the same path
     ├── ExprError (TypeError)                  a column expression does not fit the data it meets
     ├── KeyTypeError (TypeError)               a grouping or sorting key has no defined order
+    ├── KeyOrderError (ValueError)             a side of a merge is not sorted by its key
     ├── RecordTypeError (TypeError)            an operation needs records (dict) and got something else
     ├── SchemaConflictError (TypeError)        two values or schemas cannot share one column type
     ├── BadRecordError (ValueError)            one line of an input file is not a record
     ├── RecordTooLargeError (ValueError)       one record is larger than the memory a task may use
+    ├── MemoryBudgetError (MemoryError)        a task grew beyond the memory of its worker
+    ├── QuarantineFullError (ValueError)       more records failed than the quarantine may hold
     ├── CorruptInputError (OSError)            an input file is truncated or not what its suffix says
     ├── MissingInputError (FileNotFoundError)  an input file disappeared after planning
     ├── OutputError (OSError)                  an output could not be written (disk full, no permission)
@@ -109,6 +112,22 @@ class KeyTypeError(ZephyrError, TypeError):
         )
 
 
+class KeyOrderError(ZephyrError, ValueError):
+    """A side of a `sorted_merge_join` is not sorted by its key."""
+
+    failure_category = "data"
+
+    def __init__(self, side: str, position: int, before: str, after: str) -> None:
+        self.side = side
+        self.position = position
+        self.before = before
+        self.after = after
+        super().__init__(
+            f"cannot merge: the {side} side is not sorted, item {position} has key={after} after key={before}; "
+            "expected keys that never go down, in the order that sort_by gives. Use sort_by first, or join()."
+        )
+
+
 class RecordTypeError(ZephyrError, TypeError):
     """An operation needs records (dict with string keys) and got something else."""
 
@@ -149,10 +168,19 @@ class BadRecordError(ZephyrError, ValueError):
         self.line_number = line_number
         self.reason = reason
         self.excerpt = excerpt
-        super().__init__(
-            f"cannot read a record: path={path}, line={line_number}, reason={reason}, excerpt={excerpt!r}; expected "
-            "one JSON object in UTF-8 per line. Repair it, or pass on_bad_line='skip' to count and drop such lines."
+        super().__init__(self._text())
+
+    def _text(self) -> str:
+        return (
+            f"cannot read a record: path={self.path}, line={self.line_number}, reason={self.reason}, "
+            f"excerpt={self.excerpt!r}; expected one record of the file's format, such as one JSON object in UTF-8 per "
+            "line. Repair it, or pass on_bad_line='skip' to count and drop such lines."
         )
+
+    def moved(self, lines: int) -> None:
+        """Count from the start of the file: the part that was read begins `lines` lines into it."""
+        self.line_number += lines
+        self.args = (self._text(),)
 
 
 class RecordTooLargeError(ZephyrError, ValueError):
@@ -165,10 +193,50 @@ class RecordTooLargeError(ZephyrError, ValueError):
         self.line_number = line_number
         self.size_bytes = size_bytes
         self.limit_bytes = limit_bytes
-        super().__init__(
-            f"cannot hold a record: path={path}, line={line_number}, size_bytes>={size_bytes}, "
-            f"limit_bytes={limit_bytes}; expected a record within the limit. Give the workers more memory "
+        super().__init__(self._text())
+
+    def _text(self) -> str:
+        return (
+            f"cannot hold a record: path={self.path}, line={self.line_number}, size_bytes>={self.size_bytes}, "
+            f"limit_bytes={self.limit_bytes}; expected a record within the limit. Give the workers more memory "
             "(ZephyrContext(task_memory=...)) or split the record."
+        )
+
+    def moved(self, lines: int) -> None:
+        """Count from the start of the file: the part that was read begins `lines` lines into it."""
+        self.line_number += lines
+        self.args = (self._text(),)
+
+
+class MemoryBudgetError(ZephyrError, MemoryError):
+    """A task grew beyond the memory of its worker, spilling notwithstanding."""
+
+    def __init__(self, peak_bytes: int, limit_bytes: int, where: str = "") -> None:
+        self.peak_bytes = peak_bytes
+        self.limit_bytes = limit_bytes
+        self.where = where
+        place = f", where={where}" if where else ""
+        super().__init__(
+            f"cannot go on within the memory of a worker: resident_bytes={peak_bytes}, limit_bytes={limit_bytes}{place}"
+            "; expected user code to fit beside the buffers, which spill. Give the workers more "
+            "(resources=ResourceConfig(ram=...)), lower task_memory, or hold less in your functions."
+        )
+
+
+class QuarantineFullError(ZephyrError, ValueError):
+    """More records failed than the quarantine may hold; the error of the last one is the `__cause__` in the worker."""
+
+    failure_category = "data"
+
+    def __init__(self, folder: str, max_records: int, where: str, cause: str) -> None:
+        self.folder = folder
+        self.max_records = max_records
+        self.where = where
+        self.cause = cause
+        super().__init__(
+            f"cannot put another record into quarantine: folder={folder}, max_records={max_records}, last={where}, "
+            f"error={cause}; expected fewer bad records. Look at what is there, mend the function or the data, or "
+            "raise max_records."
         )
 
 
@@ -231,15 +299,19 @@ class OutputError(ZephyrError, OSError):
 class TaskFailedError(ZephyrError, RuntimeError):
     """User code failed more often than allowed; the original exception is the `__cause__`."""
 
-    def __init__(self, stage: str, shard: int, failures: int, worker: str, cause: str, trace: str = "") -> None:
+    def __init__(
+        self, stage: str, shard: int, failures: int, worker: str, cause: str, trace: str = "", *, where: str = ""
+    ) -> None:
         self.stage = stage
         self.shard = shard
         self.failures = failures
         self.worker = worker
         self.cause = cause
         self.trace = trace
+        self.where = where
+        place = f", reading={where}" if where else ""
         super().__init__(
-            f"cannot finish a task: stage={stage}, shard={shard}, failures={failures}, worker={worker}, "
+            f"cannot finish a task: stage={stage}, shard={shard}{place}, failures={failures}, worker={worker}, "
             f"error={cause}; expected the user function to succeed. Fix the function; its traceback is in .trace."
         )
 

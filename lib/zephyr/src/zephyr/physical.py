@@ -9,6 +9,8 @@ from zephyr._ops import Key, RowOp
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from zephyr.connectors import Sink
+
 
 @dataclass(frozen=True)
 class SourceInput:
@@ -38,7 +40,15 @@ class ShuffleInput:
     num_shards: int
 
 
-type Input = SourceInput | BlocksInput | ShuffleInput
+@dataclass(frozen=True)
+class PairInput:
+    """Task i reads what task i of the first half of an earlier stage collected, then task i of the second half."""
+
+    stage: int
+    num_shards: int
+
+
+type Input = SourceInput | BlocksInput | PairInput | ShuffleInput
 
 
 @dataclass(frozen=True)
@@ -62,7 +72,7 @@ class SumShard:
 class WriteShard:
     """Write shard i to paths[i]; the item afterwards is the path."""
 
-    format: Literal["jsonl", "parquet"]
+    format: "Literal['jsonl', 'parquet', 'vortex'] | Sink"
     paths: tuple[str, ...]
     schema: "pa.Schema | None"
     skip_existing: bool
@@ -89,12 +99,31 @@ class JoinGroups:
 
 
 @dataclass(frozen=True)
+class MergeSides:
+    """Blocks of two collected sides, each sorted by its key -> pairs of equal keys."""
+
+    left_key: Key
+    right_key: Key
+    combiner: Callable[[Any, Any], Any] | None
+    how: str
+
+
+@dataclass(frozen=True)
 class DropKeys:
     """Shuffled items without their keys, in shuffle order."""
 
 
 type PhysicalOp = (
-    RowOp | FoldShard | CountShard | SumShard | WriteShard | ReduceGroups | KeepFirst | JoinGroups | DropKeys
+    RowOp
+    | FoldShard
+    | CountShard
+    | SumShard
+    | WriteShard
+    | ReduceGroups
+    | KeepFirst
+    | JoinGroups
+    | MergeSides
+    | DropKeys
 )
 
 

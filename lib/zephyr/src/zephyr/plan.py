@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from zephyr._explain import explain, stage_name
 from zephyr._ops import (
     Count,
+    CustomSource,
     Deduplicate,
     ExchangeOp,
     FileSource,
@@ -29,12 +30,14 @@ from zephyr._ops import (
     LogicalOp,
     Map,
     MapShard,
+    MergeJoin,
     Pipeline,
+    PipelineSource,
+    ReadSource,
     Reduce,
     Reshard,
     Select,
     SortBy,
-    Source,
     Take,
     TakePerShard,
     UnionSource,
@@ -42,7 +45,7 @@ from zephyr._ops import (
     WindowBy,
     Write,
 )
-from zephyr._paths import FileEntry, format_shard_path, resolve_glob
+from zephyr._paths import FileEntry, FileSpan, format_shard_path, is_remote, path_of, resolve_glob
 from zephyr.errors import DuplicateOutputError, PlanError
 from zephyr.expr import Expr
 from zephyr.physical import (
@@ -56,7 +59,9 @@ from zephyr.physical import (
     JoinGroups,
     KeepFirst,
     KeySpec,
+    MergeSides,
     Output,
+    PairInput,
     PhysicalOp,
     Plan,
     RangeScatter,
@@ -111,7 +116,8 @@ class _Planner:
 
     def branches(self, pipeline: Pipeline) -> list[Branch]:
         """Open branches at the end of a pipeline, after the stages before them."""
-        branches = self._source(pipeline.source)
+        loads = bool(pipeline.ops) and isinstance(pipeline.ops[0], Load)
+        branches = self._source(pipeline.source, pipeline.ops[0] if loads else None)
         for op in pipeline.ops:
             branches = self._apply(branches, op)
         return branches
@@ -124,7 +130,7 @@ class _Planner:
         self.stages.append(Stage(index, name, done, output))
         return index
 
-    def _source(self, source: Source) -> list[Branch]:
+    def _source(self, source: PipelineSource, first: LogicalOp | None) -> list[Branch]:
         match source:
             case ListSource(items, num_shards):
                 bounds = [len(items) * i // num_shards for i in range(num_shards + 1)] if num_shards else [0]
@@ -132,7 +138,10 @@ class _Planner:
                 return [Branch(SourceInput(shards))]
             case FileSource(patterns, empty_glob_ok, shard_bytes):
                 entries = self.list_files(patterns, empty_glob_ok)
-                return [Branch(SourceInput(tuple(group_files(entries, shard_bytes))))]
+                load = first if isinstance(first, Load) else None
+                return [Branch(SourceInput(tuple(cut_files(entries, shard_bytes, load))))]
+            case CustomSource(custom):
+                return [Branch(SourceInput(tuple((shard,) for shard in custom.shards())), (ReadSource(custom),))]
             case UnionSource(parts):
                 return [branch for part in parts for branch in self.branches(part)]
         raise PlanError(
@@ -143,7 +152,7 @@ class _Planner:
         match op:
             case Write():
                 return self._write(branches, op)
-            case Reshard() | GroupBy() | Deduplicate() | Reduce() | Count() | Take() | SortBy() | Join():
+            case Reshard() | GroupBy() | Deduplicate() | Reduce() | Count() | Take() | SortBy() | Join() | MergeJoin():
                 return self._exchange(branches, op)
         return _append(branches, op)
 
@@ -161,10 +170,10 @@ class _Planner:
             owners[path] = shard
         for items in sources:
             for item in items:
-                if isinstance(item, str) and item in owners:
+                if path_of(item) in owners:
                     raise PlanError(
-                        f"cannot plan the write: path={item!r} is also an input of this pipeline; expected outputs "
-                        "apart from inputs, or a retry would read its own output. Write to another folder."
+                        f"cannot plan the write: path={path_of(item)!r} is also an input of this pipeline; expected "
+                        "outputs apart from inputs, or a retry would read its own output. Write to another folder."
                     )
         return _append(branches, WriteShard(op.format, paths, op.schema, op.skip_existing))
 
@@ -190,6 +199,8 @@ class _Planner:
                 return _append(self._gather(_append(branches, TakePerShard(limit)), num), TakePerShard(limit))
             case Join():
                 return self._join(branches, op, num)
+            case MergeJoin():
+                return self._merge_join(branches, op, num)
         raise PlanError(f"cannot plan an operation: op={op!r}; expected one of Dataset's methods. Use those.")
 
     def _gather(self, branches: list[Branch], num: int) -> list[Branch]:
@@ -220,23 +231,62 @@ class _Planner:
         stage = self.end_stage(sides, HashScatter(targets))
         return [Branch(ShuffleInput(stage, targets), (JoinGroups(op.combiner, op.how),))]
 
+    def _merge_join(self, branches: list[Branch], op: MergeJoin, num: int) -> list[Branch]:
+        right = self.branches(op.right)
+        other = sum(branch.input.num_shards for branch in right)
+        if num != other:
+            raise PlanError(
+                f"cannot merge shard by shard: left shards={num}, right shards={other}; expected equal numbers of "
+                "shards that hold the same keys. Use join(), or give both sides the same num_output_shards."
+            )
+        stage = self.end_stage([*branches, *right], Collect())
+        return [Branch(PairInput(stage, num), (MergeSides(op.left_key, op.right_key, op.combiner, op.how),))]
+
 
 def _append(branches: Sequence[Branch], op: PhysicalOp) -> list[Branch]:
     return [replace(branch, ops=(*branch.ops, op)) for branch in branches]
 
 
-def group_files(entries: Sequence[FileEntry], shard_bytes: int | None) -> Iterator[tuple[str, ...]]:
-    """One shard per file, or consecutive files together while their sizes stay within `shard_bytes`."""
-    group: list[str] = []
+_SPLITTABLE = {"jsonl": (".jsonl", ".json", ".ndjson"), "text": (".txt", ".text"), "parquet": (".parquet",)}
+
+
+def cut_files(
+    entries: Sequence[FileEntry], shard_bytes: int | None, load: Load | None = None
+) -> Iterator[tuple[str | FileSpan, ...]]:
+    """Shards of files: one each, or about `shard_bytes` each.
+
+    Args:
+        entries: Files with their sizes.
+        shard_bytes: Consecutive files go together while their sizes stay within it; a larger file is cut into equal
+            parts where its reader can start in the middle (Parquet, and lines that are not compressed).
+        load: The reader that follows; without it files are not cut.
+    Example:
+        >>> entries = [FileEntry("a.jsonl", 30), FileEntry("b.jsonl", 4), FileEntry("c.jsonl", 5)]
+        >>> list(cut_files(entries, 10, None))
+        [('a.jsonl',), ('b.jsonl', 'c.jsonl')]
+        >>> [(s.path, s.start, s.end) for [s] in list(cut_files(entries, 15, Load("jsonl")))[:2]]
+        [('a.jsonl', 0, 15), ('a.jsonl', 15, 30)]
+    """
+    group: list[str | FileSpan] = []
     size = 0
     for entry in entries:
         if group and (shard_bytes is None or size + entry.size_bytes > shard_bytes):
             yield tuple(group)
             group, size = [], 0
+        if shard_bytes is not None and entry.size_bytes > shard_bytes and load is not None and _can_cut(entry, load):
+            parts = -(-entry.size_bytes // shard_bytes)
+            yield from ((FileSpan(entry.path, part, parts, entry.size_bytes),) for part in range(parts))
+            continue
         group.append(entry.path)
         size += entry.size_bytes
     if group:
         yield tuple(group)
+
+
+def _can_cut(entry: FileEntry, load: Load) -> bool:
+    suffixes = [s for kind, known in _SPLITTABLE.items() if load.format in ("auto", kind) for s in known]
+    packed = entry.path.endswith((".gz", ".zst", ".zstd")) or is_remote(entry.path)
+    return not packed and (load.format in _SPLITTABLE or entry.path.endswith(tuple(suffixes)))
 
 
 # Rewrites on one chain
@@ -272,4 +322,4 @@ def _needs_rows(op: PhysicalOp) -> bool:
     return isinstance(op, Map | FlatMap | MapShard | Window | WindowBy | FoldShard)
 
 
-__all__ = ["compute_plan", "explain", "group_files", "optimize"]
+__all__ = ["compute_plan", "cut_files", "explain", "optimize"]

@@ -8,7 +8,7 @@ records have (see `_schema`), also when a wider type turns up after part of the 
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 import pyarrow as pa
@@ -19,7 +19,11 @@ from zephyr._arrow import pc
 from zephyr._blocks import Block, batches_of, rows_of
 from zephyr._files import CompressedWriter, StagedFile, open_input, output_error, remove_file
 from zephyr._schema import conform, unify_schemas
+from zephyr._sinks import SinkAdapter, StagedOutput, VortexSink
 from zephyr.errors import OutputError, RecordTypeError
+
+if TYPE_CHECKING:
+    from zephyr.connectors import Sink
 
 ROW_GROUP_BYTES = 64 << 20
 """Bytes of values that one Parquet row group aims at, judged by the first rows of the file."""
@@ -44,26 +48,35 @@ class WrittenFile:
 def write_file(
     blocks: Iterable[Block],
     *,
-    kind: Literal["jsonl", "parquet"],
+    kind: "Literal['jsonl', 'parquet', 'vortex'] | Sink",
     staged: str,
     target: str,
     schema: pa.Schema | None = None,
+    group_bytes: int = ROW_GROUP_BYTES,
 ) -> WrittenFile:
     """Write all blocks to a staged file and check what is on disk.
 
     Args:
         blocks: The items.
-        kind: "jsonl" or "parquet".
+        kind: "jsonl", "parquet", "vortex", or a sink of the user's.
         staged: Where to write.
         target: Final path, whose suffix decides about compression; for messages.
-        schema: Contract for Parquet; inferred when None.
+        schema: Contract for Parquet and Vortex; inferred when None.
+        group_bytes: Bytes of values that one Parquet row group aims at; a few times as much is held.
     Raises:
         OutputError: the file could not be written, or is not what was written; nothing is left.
         SchemaConflictError, RecordTypeError: the items do not fit one schema; nothing is left.
     """
-    sink = (
-        _JsonlSink(StagedFile(staged, target)) if kind == "jsonl" else _ParquetSink(StagedFile(staged, target), schema)
-    )
+    sink: _JsonlSink | _ParquetSink | SinkAdapter
+    match kind:
+        case "jsonl":
+            sink = _JsonlSink(StagedFile(staged, target))
+        case "parquet":
+            sink = _ParquetSink(StagedFile(staged, target), schema, group_bytes)
+        case "vortex":
+            sink = SinkAdapter(VortexSink(schema, target), StagedOutput(staged, target))
+        case _:
+            sink = SinkAdapter(kind, StagedOutput(staged, target))
     try:
         count = sink.write(blocks)
         sink.check(count)
@@ -159,8 +172,9 @@ class _Counted:
 class _ParquetSink:
     """Row groups of a fixed size; when the schema widens late, what is written so far is written again."""
 
-    def __init__(self, file: StagedFile, schema: pa.Schema | None) -> None:
+    def __init__(self, file: StagedFile, schema: pa.Schema | None, group_bytes: int) -> None:
         self.file = file
+        self.group_bytes = group_bytes
         self.contract = schema
         self.schema = schema
         self.pending: list[pa.RecordBatch] = []
@@ -175,7 +189,7 @@ class _ParquetSink:
             self._admit(batch)
             if self.group_rows == 0 and self.pending_rows >= _SIZING_ROWS:
                 self._size_groups()
-            if self.pending_rows >= self.group_rows > 0 or self.pending_bytes >= _PENDING_LIMIT * ROW_GROUP_BYTES:
+            if self.pending_rows >= self.group_rows > 0 or self.pending_bytes >= _PENDING_LIMIT * self.group_bytes:
                 self._flush(whole_groups=True)
         if self.count and self.schema is not None and len(self.schema) == 0:
             raise RecordTypeError("write_parquet", "dict", "{} (no record has a column)")
@@ -214,7 +228,7 @@ class _ParquetSink:
         """Fix the rows of a row group from the values of the first rows, however they were cut into batches."""
         head = self._table().slice(0, _SIZING_ROWS)
         row_bytes = max(1, sum(map(_value_bytes, head.columns)) // head.num_rows)
-        self.group_rows = max(1, min(_ROW_GROUP_ROWS, ROW_GROUP_BYTES // row_bytes))
+        self.group_rows = max(1, min(_ROW_GROUP_ROWS, self.group_bytes // row_bytes))
 
     def _table(self) -> pa.Table:
         assert self.schema is not None

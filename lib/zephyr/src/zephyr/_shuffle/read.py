@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from zephyr._arrow import pc
 from zephyr._blocks import Block, chunked
+from zephyr._chain import ChainContext
 from zephyr._files import output_error, remove_file
 from zephyr._keys import decode_key
 from zephyr._schema import conform, unify_all
@@ -32,6 +33,7 @@ from zephyr._shuffle.format import (
     order_column,
     with_items,
 )
+from zephyr._shuffle.spill import SpilledList
 from zephyr._shuffle.write import first_of_each
 from zephyr.physical import DropKeys, JoinGroups, KeepFirst, PhysicalOp, ReduceGroups
 
@@ -196,7 +198,7 @@ def _merge(runs: list[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
 # What reducers do with the merged stream
 
 
-def reduce_stream(op: PhysicalOp, keyed: Iterator[pa.RecordBatch]) -> Iterator[Block]:
+def reduce_stream(op: PhysicalOp, keyed: Iterator[pa.RecordBatch], context: ChainContext) -> Iterator[Block]:
     """Run the operation that reads a shuffle."""
     match op:
         case DropKeys():
@@ -207,7 +209,7 @@ def reduce_stream(op: PhysicalOp, keyed: Iterator[pa.RecordBatch]) -> Iterator[B
         case ReduceGroups(reducer):
             yield from chunked(_reduce_groups(keyed, reducer))
         case JoinGroups():
-            yield from chunked(_join_groups(keyed, op))
+            yield from chunked(_join_groups(keyed, op, context))
 
 
 def _payload(batch: pa.RecordBatch) -> Block:
@@ -242,14 +244,14 @@ def _reduce_groups(keyed: Iterator[pa.RecordBatch], reducer: Any) -> Iterator[An
             yield out
 
 
-def _join_groups(keyed: Iterator[pa.RecordBatch], op: JoinGroups) -> Iterator[Any]:
+def _join_groups(keyed: Iterator[pa.RecordBatch], op: JoinGroups, context: ChainContext) -> Iterator[Any]:
     def triples() -> Iterator[tuple[bytes, int, Any]]:
         for batch in keyed:
             yield from zip(batch.column(KEY).to_pylist(), batch.column(SIDE).to_pylist(), items_of(batch), strict=True)
 
     combine = op.combiner or (lambda left, right: {**left, **right})
     for code, group in groupby(triples(), key=itemgetter(0)):
-        sides: tuple[list[Any], list[Any]] = ([], [])
+        sides = tuple(SpilledList(f"{context.folder}/group-{at}", context.memory_bytes // 4) for at in (0, 1))
         for _, side, item in group:
             sides[side].append(item)
         left, right = sides
@@ -263,3 +265,5 @@ def _join_groups(keyed: Iterator[pa.RecordBatch], op: JoinGroups) -> Iterator[An
             yield from (combine(item, None) for item in left)
         elif op.how in ("right", "outer") and right:
             yield from (combine(None, item) for item in right)
+        left.close()
+        right.close()

@@ -34,7 +34,8 @@ from zephyr._shuffle.format import (
     order_column,
     struct_of,
 )
-from zephyr.errors import ExprError
+from zephyr._trace import Trace
+from zephyr.errors import ExprError, RecordTooLargeError
 from zephyr.expr import Column, Expr
 from zephyr.physical import HashScatter, KeySpec, Output, RangeScatter, RowScatter
 
@@ -87,9 +88,15 @@ class ShuffleWriter:
         output: What kind of shuffle.
         shard: Number of the task, which spreads row-wise dealing.
         flush_bytes: Buffered bytes that make a run.
+        limit_bytes: Most bytes of one item.
+        trace: Where the present items came from, for messages.
     """
 
-    def __init__(self, folder: str, output: Output, *, shard: int, flush_bytes: int) -> None:
+    def __init__(
+        self, folder: str, output: Output, *, shard: int, flush_bytes: int, limit_bytes: int, trace: Trace
+    ) -> None:
+        self.limit_bytes = limit_bytes
+        self.trace = trace
         self.folder = folder
         self.output = output
         self.shard = shard
@@ -98,6 +105,7 @@ class ShuffleWriter:
         self.buffer: list[pa.RecordBatch] = []
         self.buffered = 0
         self.position = 0
+        self.seen = 0
         self.groups: dict[Any, list[Any]] = {}
         self.grouped = 0
         self.sort_by: Key | None = None
@@ -134,7 +142,13 @@ class ShuffleWriter:
         if isinstance(block, pa.RecordBatch):
             columns[ROW] = struct_of(block)
         else:
-            columns[ITEM] = pa.array(list(map(dump_item, block)), pa.binary())
+            items = list(map(dump_item, block))
+            largest = max(map(len, items), default=0)
+            if largest > self.limit_bytes:
+                where = self.trace.describe() or f"items of shard {self.shard}"
+                raise RecordTooLargeError(where, self.seen + 1, largest, self.limit_bytes)
+            columns[ITEM] = pa.array(items, pa.binary())
+        self.seen += len(keys)
         return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
     def _add(self, batch: pa.RecordBatch) -> None:
@@ -160,10 +174,17 @@ class ShuffleWriter:
             else:
                 held.append(item)
         self.grouped += len(items)
-        if self.grouped >= _COMBINE_ITEMS:
+        most = self._most_grouped(items)
+        if self.grouped >= most:
             self._combine(combiner)
-            if self.grouped >= _COMBINE_ITEMS // 2:
+            if self.grouped >= most // 2:
                 self._spill_groups()
+
+    def _most_grouped(self, items: list[Any]) -> int:
+        """How many items may be held in groups: few when they are large, judged by some of the newest."""
+        some = items[:: max(1, len(items) // 4)][:4]
+        mean = max((len(dump_item(item)) for item in some), default=1)
+        return max(2, min(_COMBINE_ITEMS, self.flush_bytes // max(1, mean)))
 
     def _combine(self, combiner: Callable[[Any, Any], Any]) -> None:
         for slot, items in self.groups.items():
