@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from levanter.callbacks.watch import WatchConfig, watch_values
-from levanter.grad_accum import accumulate_gradients, batch_size_of
+from levanter.grad_accum import accumulate_gradients, batch_size_of, slice_batch
 from levanter.metrics import Metric, Reduction, as_metrics
 from levanter.optim.config import hyperparams_of
 from levanter.optim.transforms import ClipUpdateState, SkipStepState
@@ -123,7 +123,13 @@ def _step(spec: StepSpec, state: TrainerState, batch: Any) -> tuple[TrainerState
     if spec.mesh is not None:
         grads = constrain_tree(grads, spec.param_mapping, spec.mesh)
     mean = loss.result()
-    new_state, updates = state.take_step(grads, loss=mean, key=next_key)
+
+    def batch_objective(p: Any) -> jax.Array:
+        # Traced only by optimizers that ask for it; curvature of the first micro-batch stands for the batch's.
+        part = batch if whole else slice_batch(batch, 0, spec.micro_size or 0, spec.batch_axis)
+        return objective(p, part, key)[1][0].result()
+
+    new_state, updates = state.take_step(grads, loss=mean, key=next_key, obj_fn=batch_objective)
     if spec.mesh is not None:
         new_state = constrain_tree(new_state, spec.param_mapping, spec.mesh)
     outputs: dict[str, Any] = {LOSS: mean, **_optimizer_metrics(new_state.opt_state)}

@@ -4,6 +4,7 @@ If it is here it is in the checkpoint; if it is not here it cannot influence the
 bit-equal resume.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -66,20 +67,23 @@ class TrainerState(eqx.Module):
             return self.model
         return eqx.combine(self.model_averaging.model, self.model)
 
-    def take_step(self, grads: Any, *, loss: jax.Array, key: jax.Array) -> tuple["TrainerState", Any]:
+    def take_step(
+        self, grads: Any, *, loss: jax.Array, key: jax.Array, obj_fn: Callable[[Any], jax.Array] | None = None
+    ) -> tuple["TrainerState", Any]:
         """Apply one optimizer update.
 
         Args:
             grads: Gradient of the mean loss, structure of :func:`trainable`.
             loss: The mean loss, for optimizers that judge it.
             key: The next training key.
+            obj_fn: The step's mean loss as a function of the parameters, for optimizers that look at its curvature.
 
         Returns:
             ``(new state, updates)``.
         """
         params, rest = eqx.partition(self.model, eqx.is_inexact_array)
         optimizer = optax.with_extra_args_support(self.optimizer)
-        updates, opt_state = optimizer.update(grads, self.opt_state, params, loss=loss)
+        updates, opt_state = optimizer.update(grads, self.opt_state, params, loss=loss, obj_fn=obj_fn)
         params = optax.apply_updates(params, updates)
         averaging = None if self.model_averaging is None else self.model_averaging.update(params, self.step)
         model = eqx.combine(params, rest)
