@@ -3,16 +3,33 @@
 import json
 import os
 import pathlib
+import socket
+import subprocess
+import sys
 
+import equinox as eqx
+import jax
 import pytest
+from haliax import Axis
+from levanter.checkpoint import discover_checkpoint_candidates, load_checkpoint, verify_checkpoint
 from levanter.errors import ConfigError
 from levanter.mesh import MeshConfig
+from levanter.models.llama import LlamaConfig
+from levanter.tree_paths import tree_digest
 
 WORKER = str(pathlib.Path(__file__).parent / "mesh_worker.py")
+ALONE = {"one device": {"axes": {}}}
 LAYOUTS = {
-    "one device": ({}, {"embed": "data"}, -1, 1),
-    "fsdp, accumulating": ({}, {"embed": "data"}, 1, 8),
-    "fsdp and tensor": ({"model": 2}, {"embed": "data"}, -1, 8),
+    "replica": {"axes": {"replica": 8, "data": 1}},
+    "fsdp, accumulating": {"axes": {}, "per_device": 1},
+    "data and tensor": {"axes": {"model": 4, "data": 2}, "param_mapping": {}},
+    "fsdp, tensor and context": {"axes": {"model": 2, "context": 2}},
+}
+SHARDS = {
+    "replica": [2, 32, 4, 8],
+    "fsdp, accumulating": [2, 4, 4, 8],
+    "data and tensor": [2, 32, 1, 8],
+    "fsdp, tensor and context": [2, 16, 2, 8],
 }
 
 
@@ -31,21 +48,66 @@ def test_meshes_that_do_not_fit_are_refused(bad):
         MeshConfig(**bad).axis_sizes(8, 1)
 
 
+def test_context_and_expert_are_mapped_where_they_are_declared():
+    mesh = jax.make_mesh((1,) * 6, ("replica_dcn", "data", "replica", "model", "context", "expert"))
+    config = MeshConfig(axes={"context": 1, "expert": 1})
+    compute, params = config.resolved_compute_mapping(mesh), config.resolved_param_mapping(mesh)
+    assert compute["position"] == "context" and compute["experts"] == params["experts"] == "expert"
+    assert "expert" in compute["batch"] and "position" not in params
+    plain = MeshConfig().resolved_compute_mapping(MeshConfig().device_mesh())
+    assert "position" not in plain and "experts" not in plain
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_every_layout_gives_the_same_losses(tmp_path, run_python):
     """Tolerance 2e-5 relative: float32 sums are taken in another order on each layout."""
     results = {}
-    for name, (axes, mapping, per_device, devices) in LAYOUTS.items():
+    for devices, layouts in ((1, ALONE), (8, LAYOUTS)):
         flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}"
-        args = [str(tmp_path / name.replace(" ", "_")), json.dumps(axes), json.dumps(mapping), str(per_device)]
+        args = [str(tmp_path / str(devices)), json.dumps(layouts)]
         done = run_python(WORKER, *args, env={"XLA_FLAGS": flags}, timeout=280)
         assert done.returncode == 0, done.stderr[-3000:]
-        results[name] = json.loads(done.stdout.splitlines()[-1])
+        results |= json.loads(done.stdout.splitlines()[-1])
     expected = results["one device"]["losses"]
-    assert len(expected) == 5 and expected[-1] < expected[0]
+    assert len(expected) == 4 and expected[-1] < expected[0]
     for name, result in results.items():
         assert result["losses"] == pytest.approx(expected, rel=2e-5), name
         assert result["same"], name
-    assert results["fsdp, accumulating"]["shard"] == [2, 4, 4, 8]
-    assert results["fsdp and tensor"]["shard"] == [2, 8, 2, 8]
+    assert {name: results[name]["shard"] for name in LAYOUTS} == SHARDS
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_two_processes_save_one_checkpoint_that_opens_anywhere(tmp_path):
+    layout = {"fsdp and tensor": {"axes": {"model": 2}}}
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=2"
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, WORKER, str(tmp_path), json.dumps(layout)]
+    pair = [
+        subprocess.Popen(
+            [*command, str(process), "2", str(port)],
+            env={**os.environ, "XLA_FLAGS": flags, "MARIN_PROGRESS": "0"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for process in range(2)
+    ]
+    outputs = [process.communicate(timeout=280) for process in pair]
+    assert [process.returncode for process in pair] == [0, 0], outputs[0][1][-2000:] + outputs[1][1][-2000:]
+    first, second = (json.loads(out.splitlines()[-1])["fsdp and tensor"] for out, _ in outputs)
+    assert first == second and first["same"] and first["losses"][-1] < first["losses"][0]
+    assert [c.step for c in discover_checkpoint_candidates(str(tmp_path / "0/ckpt/run"))] == [2, 4]
+    assert verify_checkpoint(first["checkpoint"]) > 10
+    template = eqx.filter_eval_shape(lambda: mesh_model().build(Axis("vocab", 50), key=jax.random.PRNGKey(0)))
+    assert tree_digest(load_checkpoint(template, first["checkpoint"], subpath="model")) == first["digest"]
+    lines = (tmp_path / "0/run/metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [0, 1, 2, 3], "one process logs"
+
+
+def mesh_model() -> LlamaConfig:
+    """The shape that ``mesh_worker.py`` trains."""
+    return LlamaConfig(max_seq_len=16, hidden_dim=32, intermediate_dim=64, num_layers=2, num_heads=4, num_kv_heads=4)

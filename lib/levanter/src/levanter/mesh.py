@@ -2,7 +2,8 @@
 
 Axes inside a slice (fast links) and across slices (slow links) are declared separately; exactly one of each may absorb
 the devices that are left. Parameters are sharded over ``data`` on their ``embed`` axis (ZeRO-3), activations over the
-batch axes, heads and MLP over ``model``.
+batch axes, heads and MLP over ``model``. Two axes exist only where they are declared: ``context`` splits positions of
+activations (sequence parallelism; keys and values are gathered for attention), ``expert`` splits experts and the batch.
 
 References:
     Rajbhandari et al., ZeRO, arXiv:1910.02054, section 5. Megatron-LM tensor parallelism: arXiv:1909.08053, section 3.
@@ -22,6 +23,9 @@ AxisTarget = str | list[str]
 DEFAULT_AXES = {"data": -1, "replica": 1, "model": 1}
 DEFAULT_DCN_AXES = {"replica_dcn": -1}
 SHARED_MAPPING: dict[str, AxisTarget] = {"mlp": "model", "heads": "model", "kv_head": "model"}
+OPTIONAL_SHARED: dict[str, AxisTarget] = {"experts": "expert"}
+OPTIONAL_COMPUTE: dict[str, AxisTarget] = {"position": "context"}
+"""Mapped when the mesh has the axis: experts over ``expert``, positions of activations over ``context``."""
 BATCH_AXES = ("replica_dcn", "replica", "data", "expert")
 
 
@@ -81,17 +85,29 @@ class MeshConfig:
     def resolved_compute_mapping(self, mesh: Mesh) -> dict[str, AxisTarget]:
         """Mapping for activations: batch axes, shared, compute; axes absent from the mesh are dropped."""
         batch = [name for name in BATCH_AXES if name in mesh.shape]
-        mapping = {**SHARED_MAPPING, **self.shared_mapping, self.batch_axis_name: batch, **self.compute_mapping}
+        mapping = {
+            **self._shared(mesh),
+            **_present(OPTIONAL_COMPUTE, mesh),
+            self.batch_axis_name: batch,
+            **self.compute_mapping,
+        }
         return _checked(mapping, mesh)
 
     def resolved_param_mapping(self, mesh: Mesh) -> dict[str, AxisTarget]:
         """Mapping for parameters and optimizer state: shared, param."""
-        return _checked({**SHARED_MAPPING, **self.shared_mapping, **self.param_mapping}, mesh)
+        return _checked({**self._shared(mesh), **self.param_mapping}, mesh)
+
+    def _shared(self, mesh: Mesh) -> dict[str, AxisTarget]:
+        return {**SHARED_MAPPING, **_present(OPTIONAL_SHARED, mesh), **self.shared_mapping}
 
     def data_axis_size(self, mesh: Mesh) -> int:
         """Ways the batch is split."""
         target = self.resolved_compute_mapping(mesh)[self.batch_axis_name]
         return math.prod(mesh.shape[name] for name in ([target] if isinstance(target, str) else target))
+
+
+def _present(mapping: Mapping[str, AxisTarget], mesh: Mesh) -> dict[str, AxisTarget]:
+    return {name: target for name, target in mapping.items() if target in mesh.shape}
 
 
 def _resolve(axes: Mapping[str, int], total: int, key: str) -> dict[str, int]:

@@ -56,6 +56,7 @@ from levanter.sharding import tree_shardings
 from levanter.step import LOSS, WATCH, LossFn, StepSpec, build_eval_step, build_train_step
 from levanter.throughput import ThroughputMeter, WorkPerExample
 from levanter.tracker.json_file import JsonFileTracker
+from levanter.tracker.noop import NoopTracker
 from levanter.tracker.tracker import CompositeTracker, Tracker
 from levanter.tracker.tracker_fns import current_tracker
 from levanter.trainer_config import TrainerConfig
@@ -508,6 +509,9 @@ def metrics_path(tracker: Tracker) -> str | None:
 
 
 def _open_trackers(config: TrainerConfig) -> Tracker:
+    """The trackers of the first process; the others would write the same numbers again."""
+    if not processes.is_first():
+        return NoopTracker()
     trackers = [item.init(config.run_id, config.log_dir) for item in config.trackers()]
     return trackers[0] if len(trackers) == 1 else CompositeTracker(trackers)
 
