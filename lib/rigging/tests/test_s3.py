@@ -1,7 +1,6 @@
 """S3 by a real server on loopback: compare-and-swap, leases, and the verbs of StoragePath."""
 
 import importlib.util
-import os
 import threading
 
 import pytest
@@ -18,33 +17,9 @@ needs_server = pytest.mark.skipif(not HAVE_SERVER, reason="the group interop is 
 pytestmark = [pytest.mark.interop, pytest.mark.filterwarnings("default")]
 
 
-@pytest.fixture(scope="module")
-def endpoint():
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
-
-
 @pytest.fixture
-def bucket(endpoint, monkeypatch):
-    from rigging.filesystem._adapters.s3 import s3_client
-
-    for name, value in (
-        ("AWS_ENDPOINT_URL", endpoint),
-        ("AWS_ACCESS_KEY_ID", "test"),
-        ("AWS_SECRET_ACCESS_KEY", "test"),
-        ("AWS_DEFAULT_REGION", "us-east-1"),
-    ):
-        monkeypatch.setenv(name, value)
-    s3_client.cache_clear()
-    name = f"example-{os.urandom(4).hex()}"
-    s3_client().create_bucket(Bucket=name)
-    yield f"s3://{name}"
-    s3_client.cache_clear()
+def bucket(s3_bucket):
+    return s3_bucket
 
 
 @pytest.mark.skipif(HAVE_S3, reason="the extra s3 is installed")

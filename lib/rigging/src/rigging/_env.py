@@ -32,6 +32,12 @@ JOB_RANK = Variable("MARIN_JOB_RANK", "integer", "0", "rank of this process, fro
 JOB_COUNT = Variable("MARIN_JOB_COUNT", "integer", "1", "number of processes of the job")
 JOB_COORDINATOR = Variable("MARIN_JOB_COORDINATOR", "host:port", "unset", "address where rank 0 listens")
 JOB_ATTEMPT = Variable("MARIN_JOB_ATTEMPT", "integer", "0", "number of this attempt, from 0")
+GCS_EMULATOR = Variable("STORAGE_EMULATOR_HOST", "URL", "unset", "Google Cloud Storage emulator to use for `gs://`")
+CLUSTER = Variable("MARIN_CLUSTER", "name or path", "unset", "cluster configuration that says where data lives")
+TRANSFER_BUDGET = Variable("MARIN_MIRROR_BUDGET_GB", "GB", "10", "how much a process may read from other regions")
+PAY_ALL_FEES = Variable("MARIN_I_WILL_PAY_FOR_ALL_FEES", "0 or 1", "0", "1 lifts the limit on reads from other regions")
+METADATA_HOST = Variable("GCE_METADATA_HOST", "host[:port]", "unset", "metadata server to ask for the machine's region")
+CONFIG_HOME = Variable("XDG_CONFIG_HOME", "path", "~/.config", "where configuration and credentials of a user are")
 
 TABLE = (
     PREFIX,
@@ -45,9 +51,26 @@ TABLE = (
     JOB_COUNT,
     JOB_COORDINATOR,
     JOB_ATTEMPT,
+    GCS_EMULATOR,
+    CLUSTER,
+    TRANSFER_BUDGET,
+    PAY_ALL_FEES,
+    METADATA_HOST,
+    CONFIG_HOME,
 )
 
 
 def read(name: str) -> str | None:
     """Return the raw text of the variable ``name``, which the caller's user chose (a secret reference)."""
     return os.environ.get(name)
+
+
+def quieten_gcsfs_for_emulator() -> None:
+    """Keep gcsfs from asking an emulator over gRPC what kind of bucket it has, which hangs for a minute and fails."""
+    if GCS_EMULATOR.get():
+        os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+
+
+def config_home() -> str:
+    """Return the folder of the user's own configuration."""
+    return CONFIG_HOME.get() or os.path.expanduser("~/.config")

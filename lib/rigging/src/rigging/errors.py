@@ -11,11 +11,23 @@ also is, so code that knows nothing of rigging still does the right thing::
     ├── SecretResolutionError         (RuntimeError)   no secret, or a source that is broken
     ├── ProvenanceError               (RuntimeError)   git state cannot be read, or nobody is logged in
     ├── MissingExtraError             (ImportError)    an optional integration is not installed
+    ├── ConfigError                   (ValueError)     a configuration file is not what it should be
+    ├── ConfigNotFoundError           (FileNotFoundError) a configuration that was named is nowhere
+    ├── TelemetryError                (ValueError)     telemetry was set up wrongly
+    ├── AuthError                     (ValueError)     root of what goes wrong with credentials
+    │   ├── KeyFormatError            (ValueError)     a key is not an Ed25519 key in the expected form
+    │   ├── TokenError                (ValueError)     a token may not be minted, or does not verify
+    │   └── CredentialError           (ValueError)     a stored credential cannot be read, or must not be trusted
+    ├── TransportError                (ValueError)     text is not a transport URL
     └── StorageError
         ├── StoragePathError          (ValueError)     text that is not a storage path, or a join that escapes it
         ├── DestinationExistsError    (FileExistsError) an atomic directory commit would mix two trees
         ├── ConditionalWriteError     (OSError)        compare-and-swap lost: somebody else wrote first
         ├── UnsupportedConditionalWrite (NotImplementedError) this store cannot compare and swap
+        ├── TransferBudgetExceeded    (RuntimeError)   a read from another region would pass the limit
+        ├── TransferVerificationError (OSError)        a copy does not hold what its source held
+        ├── UnsafePathError           (ValueError)     a name in a manifest or archive would escape or clash
+        ├── ParquetFormatError        (ValueError)     a file is not Parquet, or is broken
         ├── StoreBusyError            (TimeoutError)   the lock around a conditional write did not come free
         └── LeaseError
             ├── LeaseHeldError        (BlockingIOError) somebody else holds the lease
@@ -131,6 +143,86 @@ class MissingExtraError(RiggingError, ImportError):
         )
 
 
+class ConfigError(RiggingError, ValueError):
+    """A configuration file or value is not what it should be."""
+
+    def __init__(self, where: str, problem: str, expected: str) -> None:
+        self.where = where
+        self.problem = problem
+        self.expected = expected
+        super().__init__(f"bad configuration: where={where!r}, {problem}; expected {expected}. Fix the file.")
+
+
+class ConfigNotFoundError(RiggingError, FileNotFoundError):
+    """A configuration that was asked for by name is in none of the folders that were searched."""
+
+    def __init__(self, name: str, searched: Sequence[str], known: Sequence[str]) -> None:
+        self.name = name
+        self.searched = tuple(searched)
+        self.known = tuple(known)
+        super().__init__(
+            f"no such configuration: name={name!r}, searched={list(searched)}; expected one of {list(known)}. "
+            "Check the name, or put <name>.yaml into one of these folders."
+        )
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class TelemetryError(RiggingError, ValueError):
+    """Telemetry was set up with something that cannot be."""
+
+    def __init__(self, what: str, value: object, expected: str) -> None:
+        self.what = what
+        self.value = value
+        self.expected = expected
+        super().__init__(f"cannot set telemetry up: {what}={value!r}; expected {expected}. Fix the call.")
+
+
+class AuthError(RiggingError, ValueError):
+    """Root of what goes wrong with keys, tokens and credentials. No message holds a token or a key."""
+
+
+class KeyFormatError(AuthError):
+    """A key is not an Ed25519 key in the expected form."""
+
+    def __init__(self, what: str, problem: str) -> None:
+        self.what = what
+        self.problem = problem
+        super().__init__(
+            f"bad key: {what}, {problem}; expected an Ed25519 key in that form. "
+            "Make one with rigging.token_authority.generate_ed25519_keypair()."
+        )
+
+
+class TokenError(AuthError):
+    """A token may not be minted that way, or does not verify."""
+
+    def __init__(self, reason: str, expected: str, remedy: str = "Get a new token from its issuer.") -> None:
+        self.reason = reason
+        self.expected = expected
+        super().__init__(f"token refused: {reason}; expected {expected}. {remedy}")
+
+
+class CredentialError(AuthError):
+    """A stored credential cannot be read, or must not be trusted."""
+
+    def __init__(self, path: str, problem: str, expected: str, remedy: str) -> None:
+        self.path = path
+        self.problem = problem
+        self.expected = expected
+        super().__init__(f"bad credential file: path={path!r}, {problem}; expected {expected}. {remedy}")
+
+
+class TransportError(RiggingError, ValueError):
+    """Text is not a transport URL, or a transport cannot be used that way."""
+
+    def __init__(self, transport: str, expected: str, remedy: str = "Fix the transport.") -> None:
+        self.transport = transport
+        self.expected = expected
+        super().__init__(f"bad transport: transport={transport!r}; expected {expected}. {remedy}")
+
+
 class StorageError(RiggingError):
     """Root of the errors of ``rigging.filesystem``."""
 
@@ -179,8 +271,60 @@ class UnsupportedConditionalWrite(StorageError, NotImplementedError):
         self.path = path
         self.scheme = scheme
         super().__init__(
-            f"no conditional writes on this store: path={path!r}, scheme={scheme!r}; expected a local path or s3://. "
-            "Put the object on a store that can compare and swap."
+            f"no conditional writes on this store: path={path!r}, scheme={scheme!r}; expected a local path, "
+            "s3:// or gs://. Put the object on a store that can compare and swap."
+        )
+
+
+class TransferBudgetExceeded(StorageError, RuntimeError):
+    """A read from another region would pass the limit; it was refused and not counted."""
+
+    def __init__(self, bytes_used: int, attempted: int, limit: int, path: str) -> None:
+        self.bytes_used = bytes_used
+        self.attempted = attempted
+        self.limit = limit
+        self.path = path
+        super().__init__(
+            f"cross-region read refused: path={path!r}, attempted={attempted} bytes, used={bytes_used} bytes; expected "
+            f"at most {limit} bytes in this process. Read a copy in this region, raise MARIN_MIRROR_BUDGET_GB, or set "
+            "MARIN_I_WILL_PAY_FOR_ALL_FEES=1."
+        )
+
+
+class TransferVerificationError(StorageError, OSError):
+    """A copy does not hold what its source held; the copy was removed."""
+
+    def __init__(self, source: str, target: str, expected: str, actual: str) -> None:
+        self.source = source
+        self.target = target
+        self.expected = expected
+        self.actual = actual
+        super().__init__(
+            f"copy does not match: source={source!r}, target={target!r}, got {actual}; expected {expected}. "
+            "Copy again; if it repeats, check the disk and whether somebody writes to the source."
+        )
+
+
+class UnsafePathError(StorageError, ValueError):
+    """A relative name from a manifest, archive or request would escape its folder or clash with another."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        self.name = name
+        self.reason = reason
+        super().__init__(
+            f"unsafe relative path: name={name!r}, {reason}; expected a plain relative POSIX path such as "
+            "'data/part-0.parquet'. Refuse the input that names it."
+        )
+
+
+class ParquetFormatError(StorageError, ValueError):
+    """A file is not Parquet, or is broken."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        self.path = path
+        self.problem = problem
+        super().__init__(
+            f"not a Parquet file: path={path!r}, {problem}; expected a Parquet footer. Use cat --raw for other files."
         )
 
 

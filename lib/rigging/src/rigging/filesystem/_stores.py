@@ -3,10 +3,12 @@
 import glob as glob_module
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from typing import IO, Any, Protocol
 
 from rigging.filesystem._adapters.fsspec_store import FsspecStore
+from rigging.filesystem._stored_entry import StoredEntry
 
 _LOCAL_SCHEMES = ("file://", "local://")
 
@@ -31,6 +33,10 @@ class Store(Protocol):
     def rename(self, path: str, target: str) -> None: ...
     def download(self, path: str, local: str, recursive: bool) -> None: ...
     def upload(self, local: str, path: str, recursive: bool) -> None: ...
+    def scan(self, path: str, recursive: bool) -> Iterator[StoredEntry]: ...
+    def info(self, path: str) -> StoredEntry: ...
+    def put(self, path: str, data: bytes) -> None: ...
+    def create(self, path: str) -> Any: ...
 
 
 class LocalStore:
@@ -109,6 +115,46 @@ class LocalStore:
     def upload(self, local: str, path: str, recursive: bool) -> None:
         """Copy from another local path."""
         self.download(local, path, recursive)
+
+    def scan(self, path: str, recursive: bool) -> Iterator[StoredEntry]:
+        """Yield what lies in a folder, sorted by name; links to folders are shown, not entered.
+
+        Raises:
+            OSError: No such folder, or it may not be read.
+        """
+        with os.scandir(path) as entries:
+            found = sorted(entries, key=lambda entry: entry.name)
+        for entry in found:
+            is_folder = entry.is_dir(follow_symlinks=False)
+            try:
+                status = entry.stat()
+            except FileNotFoundError:
+                continue  # a dangling link, or gone since
+            if not (is_folder and recursive):
+                size = None if entry.is_dir() else status.st_size
+                yield StoredEntry(os.path.join(path, entry.name), size, status.st_mtime)
+            else:
+                yield from self.scan(os.path.join(path, entry.name), True)
+
+    def info(self, path: str) -> StoredEntry:
+        """Return what is known of one path.
+
+        Raises:
+            FileNotFoundError: Nothing is there.
+        """
+        status = os.stat(path)
+        return StoredEntry(path, None if os.path.isdir(path) else status.st_size, status.st_mtime)
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write a whole file."""
+        with self.open(path, "wb") as stream:
+            stream.write(data)
+
+    @contextmanager
+    def create(self, path: str) -> Generator[IO[bytes]]:
+        """Open a new file for writing; see ``atomic.atomic_stream`` for one that appears whole."""
+        with self.open(path, "wb") as stream:
+            yield stream
 
 
 _LOCAL = LocalStore()

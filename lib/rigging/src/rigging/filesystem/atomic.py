@@ -14,7 +14,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Generator
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from rigging.errors import DestinationExistsError
 from rigging.filesystem._adapters.renameat2 import exchange
@@ -98,10 +98,41 @@ def write_bytes_atomic(path: str, data: bytes, *, durable: bool = True) -> None:
     Raises:
         OSError: The write failed; the old content stands.
     """
+    store, native = store_for(path)
+    if not store.is_local:
+        store.put(native, data)  # one request: the object appears whole
+        return
     with atomic_rename(path, durable=durable) as temp:
-        store, native = store_for(temp)
-        with store.open(native, "wb") as stream:
-            stream.write(data)
+        store.put(temp, data)
+
+
+@contextlib.contextmanager
+def atomic_stream(path: str, *, durable: bool = True) -> Generator[IO[bytes]]:
+    """Yield a binary stream whose content appears at ``path`` when the body succeeds, and not at all when it raises.
+
+    Args:
+        path: Target file, a local path or URL. Missing parent folders are created.
+        durable: Flush to disk before returning (local only).
+    Yields:
+        The stream; write to it and leave the closing to the context.
+    Raises:
+        OSError: Disk full, no permission, the store refused; the target is unchanged.
+
+    Example:
+        >>> import os, tempfile
+        >>> target = os.path.join(tempfile.mkdtemp(), "x")
+        >>> with atomic_stream(target) as stream:
+        ...     _ = stream.write(b"all of it")
+        >>> os.path.getsize(target)
+        9
+    """
+    store, native = store_for(path)
+    if store.is_local:
+        with atomic_rename(path, durable=durable) as temp, store.create(temp) as stream:
+            yield stream
+    else:
+        with store.create(native) as stream:
+            yield stream
 
 
 def write_text_atomic(path: str, text: str, *, durable: bool = True) -> None:

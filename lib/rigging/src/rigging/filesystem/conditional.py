@@ -18,6 +18,7 @@ from collections.abc import Generator
 from typing import Final, Protocol
 
 from rigging.errors import ConditionalWriteError, StoragePathError, StoreBusyError, UnsupportedConditionalWrite
+from rigging.filesystem._adapters.gcs import GcsConditionalObject
 from rigging.filesystem._adapters.s3 import S3ConditionalObject
 from rigging.filesystem._stores import local_path
 from rigging.filesystem._versioned import VersionedBytes
@@ -33,6 +34,7 @@ __all__ = [
 ]
 
 _LOCK_PATIENCE_S: Final = 30.0
+_OBJECT_STORES: Final = {"s3": S3ConditionalObject, "gs": GcsConditionalObject}
 
 
 class ConditionalObject(Protocol):
@@ -68,11 +70,11 @@ def conditional_object(path: str) -> ConditionalObject:
     """Return the object at ``path`` with compare-and-swap.
 
     Args:
-        path: A local path, ``file://`` or ``s3://`` URL.
+        path: A local path, a ``file://``, ``s3://`` or ``gs://`` URL.
     Raises:
         UnsupportedConditionalWrite: The store cannot compare and swap, or no adapter for it ships.
-        MissingExtraError: ``s3://`` without the extra ``s3``.
-        StoragePathError: An ``s3://`` URL without a bucket or key.
+        MissingExtraError: ``s3://`` without the extra ``s3``, ``gs://`` without the extra ``gcs``.
+        StoragePathError: A URL of an object store without a bucket or key.
 
     Example:
         >>> import tempfile, os
@@ -85,14 +87,15 @@ def conditional_object(path: str) -> ConditionalObject:
         rigging.errors.ConditionalWriteError: conditional write refused: ...
     """
     native = local_path(path)
-    if path.startswith("s3://"):
-        bucket, _, key = path.removeprefix("s3://").partition("/")
-        if not bucket or not key:
-            raise StoragePathError("conditional_object", path, "s3://bucket/key")
-        return S3ConditionalObject(path, bucket, key)
-    if native is None:
-        raise UnsupportedConditionalWrite(path, path.partition("://")[0])
-    return LocalConditionalObject(native)
+    if native is not None:
+        return LocalConditionalObject(native)
+    scheme, _, rest = path.partition("://")
+    if scheme not in _OBJECT_STORES:
+        raise UnsupportedConditionalWrite(path, scheme)
+    bucket, _, key = rest.partition("/")
+    if not bucket or not key:
+        raise StoragePathError("conditional_object", path, f"{scheme}://bucket/key")
+    return _OBJECT_STORES[scheme](path, bucket, key)
 
 
 class LocalConditionalObject:

@@ -19,6 +19,7 @@ from typing import IO, Any, Final, Self
 
 from rigging.errors import StoragePathError
 from rigging.filesystem._glob import brace_expand, has_magic
+from rigging.filesystem._stored_entry import StoredEntry
 from rigging.filesystem._stores import Store, store_for
 from rigging.filesystem.atomic import unique_temp_path, write_bytes_atomic
 
@@ -28,6 +29,7 @@ _LOCAL: Final = frozenset({"file", "local"})
 
 __all__ = [
     "StoragePath",
+    "StoredEntry",
     "is_remote_path",
     "prefix_join",
     "rebase_file_path",
@@ -224,6 +226,29 @@ class StoragePath:
     def ls(self) -> list["StoragePath"]:
         """Return the entries of a folder, sorted."""
         return [StoragePath(entry) for entry in self._store.ls(self._native)]
+
+    def scan(self, recursive: bool = False) -> Iterator[StoredEntry]:
+        """Yield the entries of a folder with size and time, from one listing; recursively, the files only.
+
+        Raises:
+            OSError: No such folder, or the store refused.
+
+        Example:
+            >>> import tempfile
+            >>> base = StoragePath(tempfile.mkdtemp())
+            >>> (base / "a/b.txt").write_text("abc")
+            >>> [(StoragePath(entry.path).name, entry.size) for entry in base.scan(recursive=True)]
+            [('b.txt', 3)]
+        """
+        yield from self._store.scan(self._native, recursive)
+
+    def info(self) -> StoredEntry:
+        """Return size, time and, where the store knows it, MD5 of what is here.
+
+        Raises:
+            FileNotFoundError: Nothing is here.
+        """
+        return self._store.info(self._native)
 
     def walk(self) -> Iterator[tuple["StoragePath", list[str], list[str]]]:
         """Yield ``(folder, folder names, file names)`` from the top down."""

@@ -1,11 +1,37 @@
 """Object stores and everything else that fsspec speaks; fsspec is imported when the first URL is opened."""
 
-from collections.abc import Iterator
+import base64
+import io
+import re
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from datetime import datetime
 from typing import IO, Any, Final
 
+from rigging import _env
 from rigging.errors import MissingExtraError, StoragePathError
+from rigging.filesystem._stored_entry import StoredEntry
+from rigging.filesystem._transfer import charge, charged_stream
+from rigging.filesystem.transfer_budget import is_cross_region_url
 
 _EXTRAS: Final = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "hf": "hf"}
+_MD5_ETAG: Final = re.compile(r'"?([0-9a-f]{32})"?')
+_SMALL_BYTES: Final = 8 << 20
+# Without bounds a dead connection hangs a job for ever.
+_S3_CONFIG: Final = {"connect_timeout": 30, "read_timeout": 120, "retries": {"max_attempts": 5, "mode": "standard"}}
+
+
+def _options(scheme: str) -> dict[str, Any]:
+    """Settings that rigging wants, under those that the user's fsspec configuration holds."""
+    from fsspec.config import conf
+
+    configured = conf.get(scheme, {})
+    options: dict[str, Any] = {}
+    if scheme in ("s3", "s3a", "gs", "gcs") and not {"use_listings_cache", "listings_expiry_time"} & set(configured):
+        options["use_listings_cache"] = False  # other processes write here too: a listing is old at once
+    if scheme in ("s3", "s3a"):
+        options["config_kwargs"] = _S3_CONFIG | configured.get("config_kwargs", {})
+    return options
 
 
 class FsspecStore:
@@ -22,6 +48,8 @@ class FsspecStore:
         import fsspec
 
         scheme = url.partition("://")[0]
+        if scheme in ("gs", "gcs"):
+            _env.quieten_gcsfs_for_emulator()
         try:
             self._fs, _ = fsspec.url_to_fs(url, use_listings_cache=False)
         except ImportError as error:
@@ -57,8 +85,13 @@ class FsspecStore:
         self._fs.makedirs(path, exist_ok=exist_ok)
 
     def open(self, path: str, mode: str) -> IO[Any]:
-        """Open an object; text is UTF-8."""
-        return self._fs.open(path, mode) if "b" in mode else self._fs.open(path, mode, encoding="utf-8")
+        """Open an object; text is UTF-8. What is read from another region is charged to the transfer budget."""
+        text = {} if "b" in mode else {"encoding": "utf-8"}
+        if any(flag in mode for flag in "wax") or not is_cross_region_url(path):
+            return self._fs.open(path, mode, **text)
+        # Without read-ahead below us, what is charged is what is fetched.
+        stream = charged_stream(self._fs.open(path, "rb", cache_type="none"), path)
+        return stream if "b" in mode else io.TextIOWrapper(stream, **text)
 
     def ls(self, path: str) -> list[str]:
         """Return the entries below a prefix, sorted."""
@@ -87,9 +120,80 @@ class FsspecStore:
         self._fs.mv(path, target, recursive=self._fs.isdir(path))
 
     def download(self, path: str, local: str, recursive: bool) -> None:
-        """Copy to the local disk."""
+        """Copy to the local disk; charged to the transfer budget when it comes from another region."""
+        charge(lambda: sum(item["size"] or 0 for item in self._fs.find(path, detail=True).values()), path)
         self._fs.get(path, local, recursive=recursive)
 
     def upload(self, local: str, path: str, recursive: bool) -> None:
         """Copy from the local disk."""
         self._fs.put(local, path, recursive=recursive)
+
+    def scan(self, path: str, recursive: bool) -> Iterator[StoredEntry]:
+        """Yield what lies below a prefix, sorted; recursively without the prefixes between.
+
+        Raises:
+            FileNotFoundError: Nothing lies there.
+        """
+        if recursive:
+            found = self._fs.find(path, detail=True)
+            if not found and not self._fs.exists(path):
+                raise FileNotFoundError(path)
+        else:
+            found = {item["name"]: item for item in self._fs.ls(path, detail=True)}
+        own = self._fs._strip_protocol(path).rstrip("/")
+        for name in sorted(found):
+            # A marker object that stands for the prefix itself is no entry of it.
+            if name.rstrip("/") != own or (found[name].get("type") == "file" and not name.endswith("/")):
+                yield self._entry(found[name])
+
+    def info(self, path: str) -> StoredEntry:
+        """Return what is known of one object or prefix.
+
+        Raises:
+            FileNotFoundError: Nothing is there.
+        """
+        return self._entry(self._fs.info(path))
+
+    def _entry(self, item: dict[str, Any]) -> StoredEntry:
+        folder = item.get("type") == "directory"
+        return StoredEntry(
+            self._fs.unstrip_protocol(item["name"].rstrip("/") or item["name"]),
+            None if folder else int(item.get("size") or 0),
+            _epoch_s(item.get("LastModified") or item.get("updated") or item.get("mtime") or item.get("created")),
+            None if folder else _md5(item),
+        )
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write a whole object in one request: it appears complete or not at all."""
+        self._fs.pipe_file(path, data)
+
+    @contextmanager
+    def create(self, path: str) -> Generator[IO[bytes]]:
+        """Yield a stream to a new object that appears when the body succeeds, and not at all when it raises."""
+        stream = self._fs.open(path, "wb", autocommit=False, block_size=_SMALL_BYTES)
+        try:
+            yield stream
+            stream.close()
+        except BaseException:
+            # Closing would upload what was written so far: say first that nobody wants it.
+            stream.closed = True
+            if hasattr(stream, "discard"):
+                stream.discard()
+            raise
+        stream.commit()
+
+
+def _epoch_s(value: object) -> float | None:
+    if isinstance(value, str):
+        value = datetime.fromisoformat(value)
+    if isinstance(value, datetime):
+        return value.timestamp()
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _md5(item: dict[str, Any]) -> str | None:
+    """The content's MD5 as the store knows it: GCS says so, the ETag of S3 is one unless the upload had parts."""
+    if item.get("md5Hash"):
+        return base64.b64decode(item["md5Hash"]).hex()
+    match = _MD5_ETAG.fullmatch(str(item.get("ETag", "")))
+    return match[1] if match else None

@@ -1,0 +1,1 @@
+"""What fsutil needs pyarrow for."""
