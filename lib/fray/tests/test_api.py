@@ -1,6 +1,7 @@
 """The public names, and how light the package is."""
 
 import importlib
+import importlib.util
 import pkgutil
 import resource
 import subprocess
@@ -10,10 +11,12 @@ import fray
 import pytest
 
 PUBLIC = """
-ANY_REGION ActorConfig ActorContext ActorFuture ActorGroup ActorHandle ActorUnavailableError
-BackendNotFoundError Client ClientClosedError CpuConfig Entrypoint EnvironmentConfig FrayError GpuConfig
+ANY_REGION ActorConfig ActorContext ActorFuture ActorGroup ActorHandle ActorOperation ActorUnavailableError
+BackendMissingError BackendNotFoundError CallCancelledError
+Client ClientClosedError CpuConfig Entrypoint EnvironmentConfig FrayError GpuConfig
 HostedActor JobAlreadyExists JobFailed JobHandle JobRequest JobRequestError JobStatus LocalClient RemoteError
-ResourceConfig SerializationError TpuConfig connect_backend create_environment current_actor current_client
+ResourceConfig SerializationError TpuConfig cancel_requested connect_backend
+create_environment current_actor current_client
 set_current_client wait_all
 """.split()
 
@@ -21,7 +24,10 @@ BANNED = ("ray", "numpy", "fsspec", "asyncio", "importlib.metadata", "concurrent
 
 
 def modules() -> list[str]:
-    return ["fray", *sorted(module.name for module in pkgutil.walk_packages(fray.__path__, "fray."))]
+    found = sorted(module.name for module in pkgutil.walk_packages(fray.__path__, "fray."))
+    if importlib.util.find_spec("ray") is None:
+        found = [name for name in found if not name.startswith("fray.ray_backend")]  # needs its extra
+    return ["fray", *found]
 
 
 def test_the_public_names_are_these():
@@ -50,9 +56,21 @@ def test_every_public_definition_has_a_docstring():
     assert missing == []
 
 
+def test_a_backend_without_its_library_names_the_extra():
+    code = "import sys; sys.modules['ray'] = None; import fray; fray.connect_backend('ray')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1 and "pip install 'marin-fray[ray]'" in done.stderr
+
+
 def test_a_thread_client_fulfils_the_protocol_by_name():
     public = {name for name in vars(fray.Client) if not name.startswith("_")}
     assert public and all(callable(getattr(fray.LocalClient, name)) for name in public)
+
+
+def test_a_ray_client_fulfils_the_protocol_by_name():
+    backend = pytest.importorskip("fray.ray_backend", reason="needs the extra: marin-fray[ray]", exc_type=ImportError)
+    public = {name for name in vars(fray.Client) if not name.startswith("_")}
+    assert all(callable(getattr(backend.RayClient, name)) for name in public)
 
 
 def test_resources_are_rigging_s_own():

@@ -11,6 +11,8 @@ EXAMPLES = [
     errors.JobRequestError("name", "a b", "text without blanks"),
     errors.SerializationError("the entrypoint", "TypeError: a lock"),
     errors.BackendNotFoundError("cloud", ["local"]),
+    errors.BackendMissingError("ray", "marin-fray[ray]"),
+    errors.CallCancelledError("counter-0.add"),
     errors.ClientClosedError("submit"),
     errors.JobAlreadyExists("train"),
     errors.JobFailed("local-train-1", "failed", exit_code=3, log_tail=("last words",)),

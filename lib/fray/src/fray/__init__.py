@@ -7,13 +7,23 @@ Write against ``Client``; run on this machine with ``LocalClient``, which needs 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fray.actor import ActorContext, ActorFuture, ActorGroup, ActorHandle, current_actor
+    from fray.actor import (
+        ActorContext,
+        ActorFuture,
+        ActorGroup,
+        ActorHandle,
+        ActorOperation,
+        cancel_requested,
+        current_actor,
+    )
     from fray.backends import connect_backend
     from fray.client import Client, HostedActor, JobHandle, wait_all
     from fray.current_client import current_client, set_current_client
     from fray.errors import (
         ActorUnavailableError,
+        BackendMissingError,
         BackendNotFoundError,
+        CallCancelledError,
         ClientClosedError,
         FrayError,
         JobAlreadyExists,
@@ -44,8 +54,11 @@ _EXPORTS = {
     "ActorFuture": "actor",
     "ActorGroup": "actor",
     "ActorHandle": "actor",
+    "ActorOperation": "actor",
     "ActorUnavailableError": "errors",
+    "BackendMissingError": "errors",
     "BackendNotFoundError": "errors",
+    "CallCancelledError": "errors",
     "Client": "client",
     "ClientClosedError": "errors",
     "CpuConfig": "types",
@@ -65,6 +78,7 @@ _EXPORTS = {
     "ResourceConfig": "types",
     "SerializationError": "errors",
     "TpuConfig": "types",
+    "cancel_requested": "actor",
     "connect_backend": "backends",
     "create_environment": "types",
     "current_actor": "actor",
@@ -80,8 +94,11 @@ __all__ = [
     "ActorFuture",
     "ActorGroup",
     "ActorHandle",
+    "ActorOperation",
     "ActorUnavailableError",
+    "BackendMissingError",
     "BackendNotFoundError",
+    "CallCancelledError",
     "Client",
     "ClientClosedError",
     "CpuConfig",
@@ -101,6 +118,7 @@ __all__ = [
     "ResourceConfig",
     "SerializationError",
     "TpuConfig",
+    "cancel_requested",
     "connect_backend",
     "create_environment",
     "current_actor",

@@ -2,11 +2,16 @@
 
 The contract, the same on every backend (``tests/contract`` runs it over all of them):
 
-* ``handle.method(...)`` blocks; ``handle.method.remote(...)`` returns a future. * There is no order between calls,
-even from one caller. Up to ``max_concurrency`` calls run at once. * An exception comes back as itself, with the remote
-traceback as a note. * A timeout of ``result`` leaves the call running; the same future may be waited for again. * An
-actor that died raises ``ActorUnavailableError``; the call may have taken effect. A restarted actor answers under the
-  same name with fresh state.
+* ``handle.method(...)`` blocks; ``handle.method.remote(...)`` returns a future; ``handle.method.submit(...)`` returns
+  an operation, which can be cancelled.
+* There is no order between calls, even from one caller. Up to ``max_concurrency`` calls run at once.
+* An exception comes back as itself, with the remote traceback as a note.
+* A timeout of ``result`` leaves a ``remote`` call running, and the same future may be waited for again; it cancels an
+  operation. A cancelled call that has not begun never runs; one that runs is told (``cancel_requested``).
+* A call is sent once. An actor that died raises ``ActorUnavailableError``; the call may have taken effect, so only a
+  caller who knows that this is harmless repeats it.
+* A restarted actor answers under the same name with fresh state, and its ``attempt`` is greater than that of any
+  earlier one: what it writes elsewhere can carry that number, so that a late write of an old one is told apart.
 * A handle can be pickled and used in another process of the same client.
 """
 
@@ -43,6 +48,14 @@ class ActorFuture(Protocol):
         ...
 
 
+class ActorOperation(ActorFuture, Protocol):
+    """A long call that can be cancelled; a timeout of ``result`` or ``exception`` cancels it too."""
+
+    def cancel(self) -> bool:
+        """Cancel the call; tell whether it had no answer yet. From then on ``result`` raises ``CallCancelledError``."""
+        ...
+
+
 class ActorMethod(Protocol):
     """One method of a remote actor."""
 
@@ -52,6 +65,10 @@ class ActorMethod(Protocol):
 
     def remote(self, *args: Any, **kwargs: Any) -> ActorFuture:
         """Call without waiting."""
+        ...
+
+    def submit(self, *args: Any, **kwargs: Any) -> ActorOperation:
+        """Start a long call that can be cancelled."""
         ...
 
 
@@ -97,12 +114,14 @@ class ActorContext:
         index: Its number in the group.
         group_name: Name of the group.
         shutdown_event: Set it to end the actor cleanly; a clean end is not replaced.
+        attempt: How often the actor was started before under this name, from 0.
     """
 
     handle: ActorHandle
     index: int
     group_name: str
     shutdown_event: threading.Event
+    attempt: int = 0
 
 
 _current: contextvars.ContextVar[ActorContext] = contextvars.ContextVar("fray_actor")
@@ -126,3 +145,24 @@ def current_actor() -> ActorContext:
 def set_current_actor(context: ActorContext) -> None:
     """Make ``context`` the current actor of this thread; for backends."""
     _current.set(context)
+
+
+_cancellation: contextvars.ContextVar[threading.Event | None] = contextvars.ContextVar("fray_call", default=None)
+
+
+def cancel_requested() -> bool:
+    """Tell whether the caller of the present method has cancelled it; a long method asks now and then and returns.
+
+    Always False outside an actor and in calls that were not made with ``submit``.
+
+    Example:
+        >>> cancel_requested()
+        False
+    """
+    event = _cancellation.get()
+    return event is not None and event.is_set()
+
+
+def set_cancellation(event: threading.Event | None) -> None:
+    """Make ``event`` what ``cancel_requested`` looks at in this context; for backends."""
+    _cancellation.set(event)

@@ -9,6 +9,7 @@ Each class also is the builtin that fits it::
     ├── BackendMissingError     (ImportError)     the backend's extra is not installed
     ├── ClientClosedError       (RuntimeError)    the client was shut down
     ├── JobAlreadyExists        (FileExistsError) a different live job has this name
+    ├── CallCancelledError      (RuntimeError)    a submitted call was cancelled
     ├── JobFailed               (RuntimeError)    a job ended without success
     ├── RemoteError             (RuntimeError)    stand-in for a remote exception that cannot be revived here
     └── ActorUnavailableError   (ConnectionError) the actor is gone, or died during the call
@@ -168,6 +169,18 @@ class RemoteError(FrayError, RuntimeError):
         super().__init__(
             f"a remote exception could not be revived: {type_name}: {text}; expected a picklable exception. "
             "Read the remote traceback in the notes."
+        )
+
+
+class CallCancelledError(FrayError, RuntimeError):
+    """A call made with ``submit`` was cancelled, by its caller or because its time was up."""
+
+    def __init__(self, call: str, reason: str = "cancel() was called") -> None:
+        self.call = call
+        self.reason = reason
+        super().__init__(
+            f"call was cancelled: call={call!r}, {reason}; expected it to run to its end. "
+            "The method may still be running if it does not ask cancel_requested(); submit it again if need be."
         )
 
 

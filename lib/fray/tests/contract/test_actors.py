@@ -3,9 +3,18 @@
 import pickle
 import threading
 import time
+from pathlib import Path
 
 import pytest
-from fray import ActorConfig, ActorUnavailableError, Entrypoint, JobRequest, current_actor
+from fray import (
+    ActorConfig,
+    ActorUnavailableError,
+    CallCancelledError,
+    Entrypoint,
+    JobRequest,
+    cancel_requested,
+    current_actor,
+)
 
 
 class Counter:
@@ -222,3 +231,90 @@ def test_many_threads_share_one_actor_from_the_first_call_on(client):
     for thread in threads:
         thread.join()
     assert sorted(seen) == list(range(1, 201))
+
+
+class Patient:
+    """Long calls that look whether they are still wanted."""
+
+    def __init__(self):
+        self.context = current_actor()
+        self.seen = []
+
+    def work(self, path):
+        Path(path, "began").touch()
+        while not cancel_requested():
+            if Path(path, "go").exists():
+                return "done"
+            time.sleep(0.002)
+        self.seen.append("cancelled")
+        return "gave up"
+
+    def look(self):
+        return self.seen
+
+    def attempt(self):
+        return self.context.attempt
+
+    def never_cancelled(self):
+        return cancel_requested()
+
+
+def wait_until(condition):
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def test_an_operation_that_is_left_alone_gives_its_value(client, tmp_path):
+    actor = client.create_actor(Patient, name="patient")
+    (tmp_path / "go").touch()
+    operation = actor.work.submit(str(tmp_path))
+    assert operation.result(60) == "done" and operation.done() and not operation.cancel()
+    assert operation.exception() is None
+    assert actor.never_cancelled() is False and actor.never_cancelled.submit().result(60) is False
+    with pytest.raises(AttributeError, match="no_such"):
+        actor.no_such.submit().result(60)
+
+
+def test_a_cancelled_operation_is_told_and_its_answer_is_dropped(client, tmp_path):
+    actor = client.create_actor(Patient, name="patient", actor_config=ActorConfig(max_concurrency=2))
+    operation = actor.work.submit(str(tmp_path))
+    wait_until((tmp_path / "began").exists)
+    assert operation.cancel() and not operation.cancel()
+    with pytest.raises(CallCancelledError, match="patient-0.work"):
+        operation.result(60)
+    assert isinstance(operation.exception(), RuntimeError)
+    wait_until(lambda: actor.look() == ["cancelled"])
+
+
+def test_a_timeout_cancels_an_operation(client, tmp_path):
+    actor = client.create_actor(Patient, name="patient", actor_config=ActorConfig(max_concurrency=2))
+    assert actor.look() == []
+    operation = actor.work.submit(str(tmp_path))
+    wait_until((tmp_path / "began").exists)
+    with pytest.raises(TimeoutError, match="so the call was cancelled"):
+        operation.result(0.02)
+    with pytest.raises(CallCancelledError, match="timeout=0.02"):
+        operation.result()
+    wait_until(lambda: actor.look() == ["cancelled"])
+
+
+def test_an_operation_that_is_cancelled_before_it_began_never_runs(client, tmp_path):
+    actor = client.create_actor(Patient, name="patient")
+    busy = actor.work.submit(str(tmp_path))
+    wait_until((tmp_path / "began").exists)
+    (tmp_path / "second").mkdir()
+    queued = actor.work.submit(str(tmp_path / "second"))
+    queued.cancel()
+    (tmp_path / "go").touch()
+    assert busy.result(60) == "done" and actor.look() == []
+    assert not (tmp_path / "second" / "began").exists()
+
+
+def test_every_start_of_an_actor_has_a_greater_attempt(client):
+    group = client.create_actor_group(Patient, name="fenced", count=1)
+    (actor,) = group.wait_ready(timeout=60)
+    assert actor.attempt() == 0
+    group.restart(0)
+    assert actor.attempt() == 1

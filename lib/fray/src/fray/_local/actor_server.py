@@ -31,6 +31,7 @@ class ActorSpec:
     group_name: str
     index: int
     max_concurrency: int
+    attempt: int
 
 
 def serve_connections(listener: socket.socket, executor: ActorExecutor, dispatch: Dispatch, address: str = "") -> None:
@@ -50,19 +51,35 @@ def _read_calls(connection: socket.socket, executor: ActorExecutor, dispatch: Di
     with connection:
         if not admit(connection, address):
             return
+        operations: dict[int, threading.Event] = {}
         while (frame := read_frame(connection)) is not None:
-            _, number, payload = frame
-            dispatch(functools.partial(_answer, connection, send_lock, executor, number, payload))
+            kind, number, payload = frame
+            if kind is Kind.CANCEL:
+                if (cancellation := operations.get(number)) is not None:
+                    cancellation.set()
+                continue
+            if kind is Kind.SUBMIT:
+                operations[number] = threading.Event()
+            dispatch(functools.partial(_answer, connection, send_lock, executor, number, payload, operations))
+        for cancellation in list(operations.values()):
+            cancellation.set()  # the caller is gone
 
 
 def _answer(
-    connection: socket.socket, send_lock: threading.Lock, executor: ActorExecutor, number: int, payload: bytes
+    connection: socket.socket,
+    send_lock: threading.Lock,
+    executor: ActorExecutor,
+    number: int,
+    payload: bytes,
+    operations: dict[int, threading.Event],
 ) -> None:
     try:
         method, args, kwargs = loads(payload)
-        kind, outcome = Kind.RESULT, dumps_value(executor.call(method, args, kwargs), f"the result of {method}")
+        value = executor.call(method, args, kwargs, operations.get(number))
+        kind, outcome = Kind.RESULT, dumps_value(value, f"the result of {method}")
     except BaseException as error:  # process boundary: the caller gets it and raises it
         kind, outcome = Kind.ERROR, pack_error(error)
+    operations.pop(number, None)
     try:
         with send_lock:
             send_frame(connection, kind, number, outcome)
@@ -77,7 +94,7 @@ def serve_actor(control: socket.socket, payload: bytes) -> None:
     listener.set_inheritable(False)
     ending = threading.Event()
     handle: Any = LocalActorHandle(spec.endpoint, spec.group_name, spec.index)
-    context = ActorContext(handle, spec.index, spec.group_name, ending)
+    context = ActorContext(handle, spec.index, spec.group_name, ending, spec.attempt)
     set_current_actor(context)
     try:
         cls, args, kwargs = loads(spec.target)

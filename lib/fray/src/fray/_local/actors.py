@@ -175,6 +175,7 @@ class ProcessActorGroup:
             self.name,
             member.index,
             spec.config.max_concurrency,
+            member.generation,
         )
         member.child.send([(Kind.ACTOR, 0, dumps(actor, "an actor"))])
 

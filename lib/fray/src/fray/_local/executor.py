@@ -8,8 +8,8 @@ from typing import Any
 
 from fray._codec import through_pickle
 from fray._future import Future
-from fray.actor import ActorContext, set_current_actor
-from fray.errors import ActorUnavailableError
+from fray.actor import ActorContext, set_cancellation, set_current_actor
+from fray.errors import ActorUnavailableError, CallCancelledError
 
 
 class ActorExecutor:
@@ -46,31 +46,54 @@ class ActorExecutor:
             raise AttributeError(f"private method: name={method!r}; expected a public method. Use one.")
         return getattr(self._instance, method)(*args, **kwargs)
 
-    def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call the method in the caller's thread when a slot is free, as if it were the actor's."""
+    def call(
+        self,
+        method: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        cancellation: threading.Event | None = None,
+    ) -> Any:
+        """Call the method in the caller's thread when a slot is free, as if it were the actor's.
+
+        Raises:
+            ActorUnavailableError: The actor was shut down.
+            CallCancelledError: ``cancellation`` was set before it began.
+        """
         if self._closed:
             raise ActorUnavailableError(self._context.group_name, "it was shut down")
         if self._strict:
             args, kwargs = through_pickle((args, kwargs), f"the arguments of {method}")
         with self._slots:
-            value = contextvars.copy_context().run(self._as_actor, method, args, kwargs)
+            if cancellation is not None and cancellation.is_set():
+                raise CallCancelledError(f"{self._context.group_name}.{method}", "it had not begun")
+            value = contextvars.copy_context().run(self._as_actor, method, args, kwargs, cancellation)
         return through_pickle(value, f"the result of {method}") if self._strict else value
 
     def end(self) -> None:
         """Set the actor's own shutdown event, so that code that waits for it goes on."""
         self._context.shutdown_event.set()
 
-    def _as_actor(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _as_actor(
+        self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], cancellation: threading.Event | None
+    ) -> Any:
         set_current_actor(self._context)
+        set_cancellation(cancellation)
         return self.invoke(method, args, kwargs)
 
-    def submit(self, label: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future:
+    def submit(
+        self,
+        label: str,
+        method: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        cancellation: threading.Event | None = None,
+    ) -> Future:
         """Call the method in a thread of this actor."""
         future = Future(label)
 
         def run() -> None:
             try:
-                future.set_value(self.call(method, args, kwargs))
+                future.set_value(self.call(method, args, kwargs, cancellation))
             except BaseException as error:  # thread boundary: the future's owner gets it
                 future.set_error(error)
 

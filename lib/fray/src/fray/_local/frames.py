@@ -20,6 +20,8 @@ class Kind(IntEnum):
     READY = 6  # actor: constructed
     CALL = 7  # caller: call a method
     EXIT = 8  # driver: end when idle; child: leave without a value
+    SUBMIT = 9  # caller: call a method that may be cancelled
+    CANCEL = 10  # caller: the call of this number is wanted no more
 
 
 def send_frame(sock: socket.socket, kind: Kind, number: int, payload: bytes) -> None:

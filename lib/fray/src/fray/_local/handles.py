@@ -11,6 +11,7 @@ from fray._local.addresses import connect
 from fray._local.executor import ActorExecutor
 from fray._local.frames import FrameReader, Kind, send_frame
 from fray._local.hub import get_hub
+from fray._operation import Operation
 from fray.errors import ActorUnavailableError
 
 _in_process: Final[dict[str, ActorExecutor]] = {}
@@ -49,6 +50,21 @@ class Connection:
 
     def call(self, payload: bytes, label: str) -> Future:
         """Send a call and return its future."""
+        return self._send(Kind.CALL, payload, label)[1]
+
+    def submit(self, payload: bytes, label: str) -> Operation:
+        """Send a call that can be cancelled."""
+        number, future = self._send(Kind.SUBMIT, payload, label)
+        return Operation(label, future, lambda: self._cancel(number))
+
+    def _cancel(self, number: int) -> None:
+        try:
+            with self._send_lock:
+                send_frame(self._socket, Kind.CANCEL, number, b"")
+        except OSError:
+            pass  # the actor is gone, and the call with it
+
+    def _send(self, kind: Kind, payload: bytes, label: str) -> tuple[int, Future]:
         future = Future(label)
         number = next(self._numbers)
         with self._lock:
@@ -57,10 +73,10 @@ class Connection:
             self._pending[number] = future
         try:
             with self._send_lock:
-                send_frame(self._socket, Kind.CALL, number, payload)
+                send_frame(self._socket, kind, number, payload)
         except OSError:
             self._fail()
-        return future
+        return number, future
 
     def abandon(self) -> None:
         """End a connection that nobody uses; the hub sees the end and frees it."""
@@ -149,6 +165,26 @@ class LocalActorMethod:
         if executor is not None:
             return executor.call(self._name, args, kwargs)
         return self.remote(*args, **kwargs).result()
+
+    def submit(self, *args: Any, **kwargs: Any) -> Operation:
+        """Start a long call that can be cancelled.
+
+        Raises:
+            SerializationError: The arguments cannot travel. Every other failure is the operation's.
+        """
+        label = f"{self._actor}.{self._name}"
+        executor = _in_process.get(self._endpoint)
+        if executor is not None:
+            cancellation = threading.Event()
+            future = executor.submit(label, self._name, args, kwargs, cancellation)
+            return Operation(label, future, cancellation.set)
+        payload = dumps_call(self._name, args, kwargs)
+        try:
+            return _connection(self._endpoint, self._actor).submit(payload, label)
+        except ActorUnavailableError as error:
+            failed = Future(label)
+            failed.set_error(error)
+            return Operation(label, failed, lambda: None)
 
     def remote(self, *args: Any, **kwargs: Any) -> Future:
         """Call without waiting.

@@ -29,7 +29,6 @@ class Run:
 
     job: "JobRun"
     rank: int
-    attempt: int = 0
     child: Child | None = None
     number: int = 0
     outcome: tuple[Kind, bytes] | None = None
@@ -45,6 +44,9 @@ class JobRun:
     cwd: str | None
     memory_limit_bytes: int | None
     runs: list[Run] = field(default_factory=list)
+    value: bytes = b""
+    attempt: int = 0
+    retrying: bool = False
     succeeded: int = 0
     coordinator: str | None = None
     stopping: JobStatus | None = None
@@ -100,10 +102,8 @@ class ProcessPool:
             run.stopping, run.failure = status, failure
         if run in self._waiting:
             self._waiting.remove(run)
-        children = [task.child for task in run.runs if task.child is not None and task.child in self._active]
-        if not children:
-            self._finish(run)
-        return children
+        self._go_on(run)
+        return self._children_of(run)
 
     def _begin_shutdown(self) -> list[Child]:
         for run in list(self._live.values()):
@@ -122,16 +122,18 @@ class ProcessPool:
         count = run.job.request.num_replicas
         run.coordinator = f"127.0.0.1:{_free_port()}" if count > 1 else None
         run.runs = [Run(run, rank) for rank in range(count)]
+        run.succeeded = 0
         run.job.set_running()
+        attempt = run.attempt
         for task in run.runs:
             self._start_task(task)
-            if run.stopping is not None:
-                return
+            if run.stopping is not None or run.retrying or run.attempt != attempt:
+                return  # it could not start
 
     def _start_task(self, task: Run) -> None:
         run = task.job
         job = run.job
-        identity = JobIdentity(task.rank, job.request.num_replicas, job.job_id, run.coordinator, task.attempt)
+        identity = JobIdentity(task.rank, job.request.num_replicas, job.job_id, run.coordinator, run.attempt)
         try:
             if run.payload is None:
                 command = job.request.entrypoint.command or ()
@@ -203,13 +205,9 @@ class ProcessPool:
         if kind is Kind.RESULT:
             run = task.job
             if task.rank == 0:
-                if run.payload is None:
-                    run.job.value.set_value(None)
-                else:
-                    run.job.value.set_raw(True, payload)
+                run.value = payload
             run.succeeded += 1
-            if run.succeeded == len(run.runs) or run.stopping is not None:
-                self._finish(run)
+            self._go_on(run)
         elif kind is Kind.EXIT:
             self._task_failed(task, Failure(exit_code=int(payload)))
         else:
@@ -218,20 +216,40 @@ class ProcessPool:
 
     def _task_failed(self, task: Run, failure: Failure) -> None:
         run = task.job
-        if run.stopping is None and task.attempt < run.job.request.max_retries_failure:
-            retry = Run(run, task.rank, task.attempt + 1)
-            run.runs[task.rank] = retry
-            self._start_task(retry)
+        if run.stopping is None and not run.retrying and run.attempt < run.job.request.max_retries_failure:
+            # The processes of a gang talk to each other, so they all start again.
+            run.retrying = True
+            for child in self._children_of(run):
+                child.kill()
+            self._go_on(run)
+        elif not run.retrying:
+            for child in self._begin_stop(run, JobStatus.FAILED, failure):
+                child.kill()
+        else:
+            self._go_on(run)
+
+    def _children_of(self, run: JobRun) -> list[Child]:
+        return [task.child for task in run.runs if task.child is not None and task.child in self._active]
+
+    def _go_on(self, run: JobRun) -> None:
+        """Start the next attempt, or finish, when the last process of this attempt has ended."""
+        if self._children_of(run):
             return
-        for child in self._begin_stop(run, JobStatus.FAILED, failure):
-            child.kill()
+        if run.retrying and run.stopping is None:
+            run.retrying = False
+            run.attempt += 1
+            self._start_job(run)
+        elif run.stopping is not None or run.succeeded == len(run.runs):
+            self._finish(run)
 
     def _finish(self, run: JobRun) -> None:
-        if any(task.child in self._active for task in run.runs if task.child is not None):
-            return  # the last of its processes finishes it
-        status = run.stopping or JobStatus.SUCCEEDED
         self._live.pop(run.job.job_id, None)
-        run.job.finish(status, run.failure)
+        if run.stopping is None:
+            if run.payload is None:
+                run.job.value.set_value(None)
+            else:
+                run.job.value.set_raw(True, run.value)
+        run.job.finish(run.stopping or JobStatus.SUCCEEDED, run.failure)
 
 
 def _key(environ: Mapping[str, str], cwd: str | None) -> object:

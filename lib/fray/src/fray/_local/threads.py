@@ -105,6 +105,7 @@ class ThreadActorGroup:
         uid = uuid.uuid4().hex
         self._handles = [LocalActorHandle(f"local/{name}-{index}/{uid}", name, index) for index in range(count)]
         self._executors: list[ActorExecutor | None] = [None] * count
+        self._attempts = [0] * count
         self._failure: BaseException | None = None
         for index in range(count):
             self._construct(index)
@@ -115,7 +116,8 @@ class ThreadActorGroup:
     def _construct(self, index: int) -> None:
         handle: Any = self._handles[index]
         ending = threading.Event()
-        context = ActorContext(handle, index, self.name, ending)
+        context = ActorContext(handle, index, self.name, ending, self._attempts[index])
+        self._attempts[index] += 1
         try:
             instance = contextvars.copy_context().run(_construct_as_actor, context, self._make)
         except BaseException as error:  # the same boundary as with processes: wait_ready tells

@@ -4,6 +4,7 @@ A handle pickles to a name. The board says which Ray actor answers to that name 
 and a deliberate ``restart`` puts a new one there.
 """
 
+import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import ray
 
 from fray._codec import dumps_call, loads, unpack_error
 from fray._future import Future
+from fray._operation import Operation
 from fray.errors import ActorUnavailableError
 from fray.ray_backend import board
 from fray.ray_backend.dispatch import post, when_ready
@@ -222,6 +224,26 @@ class RayActorMethod:
         """Call and wait for the value."""
         return self.remote(*args, **kwargs).result()
 
+    def submit(self, *args: Any, **kwargs: Any) -> Operation:
+        """Start a long call that can be cancelled.
+
+        Raises:
+            SerializationError: The arguments cannot travel. Every other failure is the operation's.
+        """
+        payload = dumps_call(self._name, args, kwargs)
+        label, operation = f"{self._actor}.{self._name}", secrets.token_hex(8)
+
+        def submit() -> Any:
+            return _resolve(self._key, self._actor).call.remote(self._name, payload, operation)
+
+        def cancel() -> None:
+            try:
+                _resolve(self._key, self._actor).cancel.remote(operation)
+            except ActorUnavailableError:
+                pass  # the actor is gone, and the call with it
+
+        return Operation(label, RayFuture(label, self._actor, self._key, submit), cancel)
+
     def remote(self, *args: Any, **kwargs: Any) -> RayFuture:
         """Call without waiting.
 
@@ -276,7 +298,7 @@ class RayActorGroup:
         self._closing = False
         self._members = []
         for index in range(count):
-            key = f"{prefix}.{index}"
+            key = f"{prefix}.{index};"  # no key is the beginning of another
             handle = RayActorHandle(key, spec.name, index)
             self._members.append(Member(index, key, handle, f"{spec.name}-{index}"))
         for member in self._members:
@@ -291,7 +313,7 @@ class RayActorGroup:
             member.index,
             spec.config.max_concurrency,
             spec.surroundings,
-            f"{member.key}.log",
+            member.key,
         )
         name = f"{member.key}#{member.generation}"
         options: dict[str, Any] = dict(spec.options)
@@ -351,7 +373,7 @@ class RayActorGroup:
         member.ended = True
         member.gone.set()
         _resolved.pop(member.key, None)
-        board.wipe(f"{member.key}")
+        board.wipe(member.key)
 
     @property
     def handles(self) -> list[Any]:
@@ -407,7 +429,7 @@ class RayActorGroup:
 
     def logs(self, index: int, max_lines: int = 100) -> list[str]:
         """Return the last lines that a living actor printed since it started, up to a moment ago."""
-        text = board.get(f"{self._members[index].key}.log") or b""
+        text = board.get(f"{self._members[index].key}/log") or b""
         lines = text.decode("utf-8", "replace").splitlines()
         return lines[-max_lines:] if max_lines > 0 else []
 

@@ -4,6 +4,7 @@ Calls arrive as bytes, so arguments, values and exceptions travel by the same ru
 of Ray threads (the concurrency group ``control``) answers questions about the actor while its methods run.
 """
 
+import collections
 import concurrent.futures
 import os
 import threading
@@ -18,6 +19,7 @@ from fray._local.executor import ActorExecutor
 from fray.actor import ActorContext, set_current_actor
 from fray.current_client import shutdown_default_client
 from fray.errors import ActorUnavailableError
+from fray.ray_backend import board
 from fray.ray_backend.worker import Surroundings, enter, guard_this_process, output_capture
 
 CONTROL_LANES: Final = 8
@@ -41,10 +43,14 @@ class ActorHost:
 
     def __init__(self, spec: HostSpec, tree: bytes | None) -> None:
         guard_this_process()
-        output_capture().begin(spec.key, f"{spec.group_name}-{spec.index}")
+        output_capture().begin(f"{spec.key}/log", f"{spec.group_name}-{spec.index}")
         enter(spec.surroundings, tree)
         self._ending = threading.Event()
-        self._context = ActorContext(spec.handle, spec.index, spec.group_name, self._ending)
+        # Ray starts a dead actor again without asking anybody, so the count stands on the board.
+        attempt = int(board.get(f"{spec.key}/attempt") or b"0")
+        board.put(f"{spec.key}/attempt", str(attempt + 1).encode())
+        self._context = ActorContext(spec.handle, spec.index, spec.group_name, self._ending, attempt)
+        self._operations: collections.defaultdict[str, threading.Event] = collections.defaultdict(threading.Event)
         # With one call at a time, constructor and calls share one thread, as objects with thread affinity need.
         self._lane = concurrent.futures.ThreadPoolExecutor(1) if spec.max_concurrency == 1 else None
         self._failure: bytes | None = None
@@ -63,16 +69,31 @@ class ActorHost:
         except BaseException as error:  # process boundary: reported to the driver
             self._failure = pack_error(error)
 
-    def call(self, method: str, payload: bytes) -> tuple[bool, bytes]:
-        """Call a method; return whether it returned, and the packed value or exception."""
-        return self._in_lane(lambda: self._call(method, payload))
+    def call(self, method: str, payload: bytes, operation: str | None = None) -> tuple[bool, bytes]:
+        """Call a method; return whether it returned, and the packed value or exception.
 
-    def _call(self, method: str, payload: bytes) -> tuple[bool, bytes]:
+        Args:
+            method: Its name.
+            payload: The packed arguments.
+            operation: Id by which the call may be cancelled.
+        """
+        cancellation = None if operation is None else self._operations[operation]
+        try:
+            return self._in_lane(lambda: self._call(method, payload, cancellation))
+        finally:
+            if operation is not None:
+                self._operations.pop(operation, None)
+
+    def cancel(self, operation: str) -> None:
+        """Cancel a call that runs or has not begun."""
+        self._operations[operation].set()
+
+    def _call(self, method: str, payload: bytes, cancellation: threading.Event | None) -> tuple[bool, bytes]:
         try:
             if self._executor is None:
                 raise ActorUnavailableError(self._context.group_name, "its constructor failed")
             _, args, kwargs = loads(payload)
-            return True, dumps_value(self._executor.call(method, args, kwargs), f"the result of {method}")
+            return True, dumps_value(self._executor.call(method, args, kwargs, cancellation), f"the result of {method}")
         except BaseException as error:  # process boundary: the caller gets it and raises it
             return False, pack_error(error)
 
@@ -98,6 +119,6 @@ class ActorHost:
 
 def host_class() -> Any:
     """Return the class as Ray wants it."""
-    for name in ("ready", "wait_end", "end"):
+    for name in ("ready", "wait_end", "end", "cancel"):
         setattr(ActorHost, name, ray.method(concurrency_group="control")(getattr(ActorHost, name)))
     return ray.remote(concurrency_groups={"control": CONTROL_LANES})(ActorHost)

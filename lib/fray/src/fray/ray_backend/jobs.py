@@ -234,7 +234,7 @@ def block_in_worker(run: RayRun) -> Callable[[Any, float | None], bool]:
 
 
 def _key(run: RayRun, rank: int) -> str:
-    return f"{run.key}.{rank}.{run.attempt}"
+    return f"{run.key}.{rank}.{run.attempt};"
 
 
 def _is_preemption(error: BaseException) -> bool:
