@@ -1,10 +1,12 @@
 """The drill: ``kill -9`` at random moments, resume, and compare with an undisturbed run, byte by byte.
 
-Every trial starts a run in a fresh folder, kills it at a random moment (any moment of its life: imports, compilation,
-steps, saves, the last save), starts it again until it ends, and compares the digest of the final parameters and the
-whole ``metrics.jsonl`` with those of a run that nobody killed. Prints one JSON line.
+Every trial starts a run in a fresh folder, kills it at a random moment, starts it again until it ends, and compares the
+digest of the final parameters and the whole ``metrics.jsonl`` with those of a run that nobody killed. Every fifth kill
+falls anywhere in the life of the process (imports, compilation), the others between its first save and its end, where
+steps, saves, prunings and evaluations are under way. A run that ends before its kill is killed again. Prints one JSON
+line.
 
-    python lib/levanter/benchmarks/drill_kill.py [--trials 50] [--kills 1] [--seed 0] [--steps 60]
+    python lib/levanter/benchmarks/drill_kill.py [--trials 50] [--seed 0] [--steps 60]
 """
 
 import argparse
@@ -44,26 +46,51 @@ def phase(folder):
     return "after a save" if saved else "before the first save"
 
 
-def trial(root, number, kills, steps, lifetime_s, rng):
-    folder = root / f"trial-{number}"
-    folder.mkdir()
-    phases = []
-    for _ in range(kills):
-        process = start(folder, steps)
-        try:
-            process.communicate(timeout=rng.uniform(0, lifetime_s))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-            phases.append(phase(folder))
-    return finish(start(folder, steps)), (folder / "logs/run/metrics.jsonl").read_bytes(), phases, folder
+def kill_somewhere(folder, steps, lives, rng, anywhere):
+    """Start a run and kill it at a random moment; the phase it was in, or None when it ended first."""
+    process = start(folder, steps)
+    began = time.monotonic()
+    whole_s, saving_s = lives
+    try:
+        if anywhere:
+            process.communicate(timeout=rng.uniform(0, whole_s))
+        else:
+            while not list(folder.glob("checkpoints/run/step-*")) and process.poll() is None:
+                time.sleep(0.005)
+            process.communicate(timeout=rng.uniform(0, saving_s))
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        return phase(folder), time.monotonic() - began
+    return None
+
+
+def trial(root, number, steps, lives, rng):
+    for attempt in range(20):
+        folder = root / f"trial-{number}-{attempt}"
+        folder.mkdir()
+        killed = kill_somewhere(folder, steps, lives, rng, anywhere=number % 5 == 0)
+        if killed is not None:
+            break
+    end = finish(start(folder, steps))
+    return end, (folder / "logs/run/metrics.jsonl").read_bytes(), killed, folder
+
+
+def life(folder, steps):
+    """Seconds an undisturbed run takes, and of them those after its first save began."""
+    began = time.monotonic()
+    process = start(folder, steps)
+    while not list(folder.glob("checkpoints/run/step-*")) and process.poll() is None:
+        time.sleep(0.005)
+    saving = time.monotonic()
+    end = finish(process)
+    return end, (time.monotonic() - began, time.monotonic() - saving)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--smoke", action="store_true")
     parser.add_argument("--trials", type=int, default=50)
-    parser.add_argument("--kills", type=int, default=1, help="kills in one trial")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=60)
     args = parser.parse_args()
@@ -71,21 +98,17 @@ def main():
     root = pathlib.Path(tempfile.mkdtemp())
     try:
         finish(start(root / "warm-up", args.steps))  # fills the compile cache, so that the lifetimes are alike
-        began = time.monotonic()
-        digest = finish(start(root / "undisturbed", args.steps))
-        lifetime_s = time.monotonic() - began
+        digest, lives = life(root / "undisturbed", args.steps)
         metrics = (root / "undisturbed/logs/run/metrics.jsonl").read_bytes()
         identical, killed, where = 0, 0, {}
         for number in range(trials):
-            end, rows, phases, folder = trial(root, number, args.kills, args.steps, lifetime_s, rng)
-            killed += len(phases)
-            for name in phases:
-                where[name] = where.get(name, 0) + 1
-            identical += end == digest and rows == metrics
-            print(
-                f"trial {number}: {phases} {'same' if end == digest and rows == metrics else 'DIFFERS'}",
-                file=sys.stderr,
-            )
+            end, rows, kill, folder = trial(root, number, args.steps, lives, rng)
+            same = end == digest and rows == metrics
+            identical += same
+            if kill is not None:
+                killed += 1
+                where[kill[0]] = where.get(kill[0], 0) + 1
+            print(f"trial {number}: killed {kill}, {'same' if same else 'DIFFERS'}", file=sys.stderr, flush=True)
             shutil.rmtree(folder)
     finally:
         shutil.rmtree(root)
@@ -97,7 +120,7 @@ def main():
         "spread": 0,
         "killed": killed,
         "where": where,
-        "undisturbed_seconds": lifetime_s,
+        "undisturbed_seconds": lives[0],
         "machine": f"{platform.machine()} {os.cpu_count()} cpus",
         "load_average": os.getloadavg()[0],
     }

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 
 class TrackioTracker(Tracker):
-    """One trackio run; see :class:`levanter.tracker.trackio.TrackioConfig`."""
+    """One trackio run; see :class:`levanter.tracker.trackio.TrackioConfig`.
+
+    Every call goes to the run object: trackio's module functions know the run only on the thread that opened it.
+    """
 
     name = "trackio"
 
@@ -27,11 +30,11 @@ class TrackioTracker(Tracker):
 
     def log(self, metrics: Mapping[str, Any], *, step: int, commit: bool = True) -> None:
         """Send scalars."""
-        trackio.log(scalars(metrics), step=step)
+        self._run.log(scalars(metrics), step=step)
 
     def log_summary(self, metrics: Mapping[str, Any]) -> None:
         """Send whole-run values under ``summary/``."""
-        trackio.log({f"summary/{key}": value for key, value in scalars(metrics).items()})
+        self._run.log({f"summary/{key}": value for key, value in scalars(metrics).items()})
 
     def log_hyperparameters(self, hparams: Mapping[str, Any]) -> None:
         """Record the configuration."""
@@ -39,8 +42,8 @@ class TrackioTracker(Tracker):
 
     def log_artifact(self, path: str, *, name: str | None = None, type: str | None = None) -> None:  # noqa: A002
         """Record the path."""
-        trackio.log({f"artifact/{name or path}": path})
+        self._run.log({f"artifact/{name or path}": path})
 
     def finish(self) -> None:
         """Close the run."""
-        trackio.finish()
+        self._run.finish()

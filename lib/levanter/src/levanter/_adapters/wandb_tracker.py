@@ -32,8 +32,12 @@ class WandbTracker(Tracker):
         )
 
     def log(self, metrics: Mapping[str, Any], *, step: int, commit: bool = True) -> None:
-        """Send scalars."""
-        self._run.log(scalars(metrics), step=step, commit=commit)
+        """Send scalars; several calls for one step become one row.
+
+        The client closes a step at the first call for a later one. Told to commit, it would close it at once and drop
+        what evaluation adds afterwards.
+        """
+        self._run.log(scalars(metrics), step=step, commit=None if commit else False)
 
     def log_summary(self, metrics: Mapping[str, Any]) -> None:
         """Update the run summary."""
