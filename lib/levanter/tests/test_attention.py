@@ -8,7 +8,7 @@ import pytest
 from haliax import Axis
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from levanter.errors import MaskError, ModelShapeError
+from levanter.errors import AttentionBackendError, MaskError, ModelShapeError
 from levanter.layers.attention import AttentionBackend, AttentionSettings, dot_product_attention
 from levanter.layers.attention_mask import AttentionMask
 from levanter.layers.rotary import (
@@ -30,28 +30,32 @@ MASKS = {
     "both_ways": AttentionMask(bidirectional_window=2),
     "segments": AttentionMask.causal().with_segment_ids(SEGMENTS),
     "explicit": AttentionMask.causal() & AttentionMask.explicit(EXPLICIT),
+    "prefix": AttentionMask.prefix_lm(jnp.asarray([3, 5])),
+    "lookback": AttentionMask.prefix_lm(4).with_lookback(3),
 }
 
 
-def whole(mask: AttentionMask) -> np.ndarray:
-    allowed = mask.materialize(P, P)
-    return np.ones((2, 1, P, P), bool) if allowed is None else np.broadcast_to(allowed, (2, 1, P, P))
+def whole(mask: AttentionMask, length: int = P) -> np.ndarray:
+    allowed = mask.materialize(length, length)
+    shape = (2, 1, length, length)
+    return np.ones(shape, bool) if allowed is None else np.broadcast_to(allowed, shape)
 
 
-def reference(q, k, v, mask, cap=None):
+def reference(q, k, v, mask, cap=None, sinks=None):
     """Softmax attention in float64 NumPy, rows without keys give zeros."""
     q, k, v = (np.asarray(a, np.float64) for a in (q, k, v))
     k, v = (np.repeat(a, q.shape[1] // k.shape[1], axis=1) for a in (k, v))
     scores = q @ np.swapaxes(k, -1, -2) / np.sqrt(q.shape[-1])
     scores = scores if cap is None else cap * np.tanh(scores / cap)
-    weights = np.where(whole(mask), np.exp(scores - scores.max(-1, keepdims=True)), 0.0)
+    weights = np.where(whole(mask, q.shape[2]), np.exp(scores), 0.0)
     total = weights.sum(-1, keepdims=True)
+    total = total if sinks is None else total + np.exp(np.asarray(sinks, np.float64))[:, None, None]
     return (weights / np.where(total == 0, 1, total)) @ v
 
 
-def inputs(groups: int = 2):
+def inputs(groups: int = 2, length: int = P):
     rng = np.random.default_rng(3)
-    shapes = [(2, 4, P, 8), (2, groups, P, 8), (2, groups, P, 8)]
+    shapes = [(2, 4, length, 8), (2, groups, length, 8), (2, groups, length, 8)]
     return [jnp.asarray(rng.normal(size=s), jnp.float32) for s in shapes]
 
 
@@ -102,25 +106,87 @@ def test_unions_and_double_segments_are_refused():
         AttentionMask(sliding_window=0)
 
 
+LONG = 128
+LONG_SEGMENTS = hax.named(np.repeat([[0, 1], [0, 2]], LONG // 2, axis=1), (Axis("batch", 2), Axis("position", LONG)))
+LONG_MASKS = {
+    "causal": AttentionMask.causal(),
+    "window": AttentionMask.causal(sliding_window=40),
+    "lookback": AttentionMask.causal().with_lookback(40),
+    "segments": AttentionMask.causal(offset=3).with_segment_ids(LONG_SEGMENTS),
+}
+CAPPED = ("causal", "explicit", "window")
+SINKING = ("causal", "segments", "prefix")
+
+
+def agree(backend: AttentionBackend, mask: AttentionMask, name: str, length: int, block: int) -> None:
+    """A back-end has float64's values, and vanilla's gradients for queries, keys, values and sinks."""
+    fused = backend == AttentionBackend.CUDNN  # takes neither caps nor sinks
+    cap = 2.0 if name in CAPPED and not fused else None
+    q, k, v = inputs(length=length)
+    sinks = jnp.asarray([0.5, -1.0, 2.0, 0.0]) if name in SINKING and not fused else None
+    pull = jnp.asarray(np.random.default_rng(5).normal(size=q.shape), jnp.float32)
+
+    def run(own: AttentionBackend):
+        settings_ = AttentionSettings(backend=own, block_size=block, soft_cap=cap, emulate=True)
+        attend = lambda q, k, v, s: dot_product_attention(q, k, v, mask, settings_, sinks=s)  # noqa: E731
+        which = (0, 1, 2) if sinks is None else (0, 1, 2, 3)
+        gradient = jax.grad(lambda *a: jnp.sum(pull * attend(*a)), which)
+        return jax.jit(lambda *a: (attend(*a), gradient(*a)))(q, k, v, sinks)
+
+    value, gradient = run(backend)
+    np.testing.assert_allclose(value, reference(q, k, v, mask, cap, sinks), atol=2e-5)
+    for ours, plain in zip(gradient, run(AttentionBackend.VANILLA)[1], strict=True):
+        np.testing.assert_allclose(ours, plain, atol=2e-4)
+
+
 @pytest.mark.parametrize("name", sorted(MASKS))
-@pytest.mark.parametrize("backend", [AttentionBackend.VANILLA, AttentionBackend.JAX_FLASH])
-def test_both_backends_match_float64_in_value_and_gradient(name, backend):
-    cap = 2.0 if name in ("causal", "explicit") else None
-    settings_ = AttentionSettings(backend=backend, block_size=4, soft_cap=cap)
-    q, k, v = inputs()
-    run = jax.jit(lambda q, k, v: dot_product_attention(q, k, v, MASKS[name], settings_))
-    np.testing.assert_allclose(run(q, k, v), reference(q, k, v, MASKS[name], cap), atol=2e-5)
-    if backend == AttentionBackend.JAX_FLASH:
-        pull = jnp.asarray(np.random.default_rng(5).normal(size=q.shape), jnp.float32)
-        plain = AttentionSettings(backend=AttentionBackend.VANILLA, soft_cap=cap)
+@pytest.mark.parametrize("backend", [AttentionBackend.VANILLA, AttentionBackend.JAX_FLASH, AttentionBackend.CUDNN])
+def test_every_backend_has_the_values_of_float64_and_equal_gradients(name, backend):
+    agree(backend, MASKS[name], name, P, 4)
 
-        def loss(settings_):
-            return lambda q, k, v: jnp.sum(pull * dot_product_attention(q, k, v, MASKS[name], settings_))
 
-        ours = jax.jit(jax.grad(loss(settings_), (0, 1, 2)))(q, k, v)
-        theirs = jax.jit(jax.grad(loss(plain), (0, 1, 2)))(q, k, v)
-        for a, b in zip(ours, theirs, strict=True):
-            np.testing.assert_allclose(a, b, atol=5e-5)
+@pytest.mark.parametrize("name", sorted(LONG_MASKS))
+def test_the_tpu_kernel_in_the_interpreter_agrees_too(name):
+    agree(AttentionBackend.SPLASH, LONG_MASKS[name], name, LONG, 128)
+
+
+def test_kernels_without_their_hardware_say_so_and_fall_back_to_nothing():
+    q, k, v = inputs(length=LONG)
+    for name, platform in (("cudnn", "gpu"), ("splash", "tpu"), ("nvte", "gpu")):
+        with pytest.raises(AttentionBackendError, match=f"platform=cpu; expected {platform}"):
+            dot_product_attention(q, k, v, None, AttentionSettings(backend=AttentionBackend(name)))
+    capped = AttentionSettings(backend=AttentionBackend.CUDNN, soft_cap=5.0, emulate=True)
+    with pytest.raises(AttentionBackendError, match=r"soft_cap=5.0.*jax_flash"):
+        dot_product_attention(q, k, v, None, capped)
+    tpu = AttentionSettings(backend=AttentionBackend.SPLASH, emulate=True)
+    with pytest.raises(AttentionBackendError, match="prefix"):
+        dot_product_attention(q, k, v, AttentionMask.prefix_lm(3), tpu)
+    with pytest.raises(AttentionBackendError, match="scan_layers=False"):
+        jax.jit(lambda w: dot_product_attention(q, k, v, AttentionMask.causal().with_lookback(w), tpu))(3)
+    with pytest.raises(AttentionBackendError, match="block_size=12"):
+        dot_product_attention(*inputs(), None, tpu)
+
+
+@pytest.mark.parametrize(
+    ("mask", "shown"),
+    [
+        (AttentionMask.explicit(EXPLICIT), "position=12; expected position=8"),
+        (AttentionMask.causal().with_segment_ids(SEGMENTS), "position=12; expected position=8"),
+        (AttentionMask.prefix_lm(jnp.zeros(3, jnp.int32)), "batch=2"),
+        (AttentionMask.explicit(hax.named(np.ones((3, 8, 8), bool), ("heads", "position", "key_position"))), "heads=3"),
+    ],
+)
+def test_masks_that_do_not_fit_are_refused_with_both_sizes(mask, shown):
+    with pytest.raises(MaskError, match=shown):
+        dot_product_attention(*inputs(length=8), mask)
+
+
+def test_windows_of_no_key_are_refused():
+    for bad in ({"sliding_window": 0}, {"lookback": 0}, {"bidirectional_window": -1}, {"sliding_window": -3}):
+        with pytest.raises(MaskError, match=f"={next(iter(bad.values()))}; expected"):
+            AttentionMask(**bad)
+    with pytest.raises(MaskError, match="prefix_lm"):
+        AttentionMask(prefix=3)
 
 
 def test_heads_that_do_not_group_and_blocks_that_do_not_divide_are_refused():

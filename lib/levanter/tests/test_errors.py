@@ -13,6 +13,7 @@ EXAMPLES = {
     e.MissingExtraError: lambda: e.MissingExtraError("the wandb tracker", "wandb"),
     e.MaskError: lambda: e.MaskError("cannot combine masks: a=1; expected 2."),
     e.ModelShapeError: lambda: e.ModelShapeError("heads=3; expected 4.", name="heads"),
+    e.AttentionBackendError: lambda: e.AttentionBackendError("cudnn", "platform=cpu", "gpu; use jax_flash here"),
     e.TrainingError: lambda: e.TrainingError("stopped", step=3),
     e.DivergedError: lambda: e.DivergedError(3, float("nan"), "loss is not finite"),
     e.CancelledError: lambda: e.CancelledError(3),

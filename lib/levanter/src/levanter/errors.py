@@ -7,6 +7,7 @@
     ├── MissingExtraError          (ImportError)        a feature whose optional dependency is not installed
     ├── MaskError                  (ValueError)         attention masks that cannot be combined or applied
     ├── ModelShapeError            (ValueError)         a model and its inputs disagree on a shape
+    ├── AttentionBackendError      (ValueError)         an attention kernel that cannot do what is asked, here
     ├── TrainingError              (RuntimeError)       training stopped
     │   ├── DivergedError          (ArithmeticError)    the loss went to infinity, to NaN, or ran away
     │   ├── CancelledError                              the caller's cancel event was set
@@ -122,6 +123,18 @@ class ModelShapeError(LevanterError, ValueError):
     def __init__(self, message: str, *, name: str = "") -> None:
         super().__init__(message)
         self.name = name
+
+
+class AttentionBackendError(LevanterError, ValueError):
+    """An attention kernel that cannot do what is asked of it, on this platform or with these inputs.
+
+    Attributes:
+        backend: Name of the kernel.
+    """
+
+    def __init__(self, backend: str, found: str, expected: str) -> None:
+        super().__init__(f"cannot attend: attn_backend={backend}, {found}; expected {expected}.")
+        self.backend = backend
 
 
 class TrainingError(LevanterError, RuntimeError):

@@ -1,7 +1,8 @@
-r"""One attention for every model: grouped queries, any mask, two exact back-ends.
+r"""One attention for every model: grouped queries, any mask, exact back-ends that agree to rounding.
 
-``vanilla`` holds the scores, ``flash`` does not; both compute the softmax in float32 and agree to rounding. Heads come
-before positions in every product, the order in which CPU kernels run fastest.
+``vanilla`` holds the scores, ``jax_flash`` does not; both run everywhere and compute the softmax in float32. ``cudnn``
+and ``splash`` are kernels of GPUs and TPUs (:mod:`levanter.layers.attention_kernels`); where they cannot run they say
+so. Heads come before positions in every product, the order in which CPU kernels run fastest.
 
 Shape suffixes: B batch, H query heads, G key/value heads, R queries per group (H = G R), P queries, S keys, D head
 size.
@@ -18,6 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from levanter.errors import ModelShapeError
+from levanter.layers.attention_kernels import cudnn_attention, splash_attention
 from levanter.layers.attention_mask import AttentionMask
 from levanter.layers.flash_attention import MASKED, FlashSpec, flash_attention
 
@@ -25,11 +27,21 @@ DEFAULT_BLOCK_SIZE = 1024
 
 
 class AttentionBackend(enum.StrEnum):
-    """Which kernel computes attention; ``default`` takes flash when the sequence fills at least two blocks."""
+    """Which kernel computes attention.
+
+    ``default`` runs everywhere: ``jax_flash`` when the sequence fills at least two blocks, else ``vanilla``. ``nvte``,
+    the name of TransformerEngine's kernel, means ``cudnn``, which that kernel is.
+    """
 
     DEFAULT = "default"
     VANILLA = "vanilla"
     JAX_FLASH = "jax_flash"
+    CUDNN = "cudnn"
+    SPLASH = "splash"
+
+    @classmethod
+    def _missing_(cls, value: object) -> "AttentionBackend | None":
+        return cls.CUDNN if str(value).lower() == "nvte" else None
 
 
 @dataclass(frozen=True)
@@ -42,6 +54,7 @@ class AttentionSettings:
         scaling_factor: Factor on the scores; None means ``1 / sqrt(D)``.
         soft_cap: ``cap * tanh(score / cap)`` when set.
         upcast: Compute the scores from float32 queries and keys.
+        emulate: Run ``cudnn`` and ``splash`` without their hardware, slowly; for tests.
     """
 
     backend: AttentionBackend = AttentionBackend.DEFAULT
@@ -49,6 +62,7 @@ class AttentionSettings:
     scaling_factor: float | None = None
     soft_cap: float | None = None
     upcast: bool = False
+    emulate: bool = False
 
 
 def dot_product_attention(
@@ -75,6 +89,8 @@ def dot_product_attention(
 
     Raises:
         ModelShapeError: heads do not group, or flash blocks do not divide the sequence.
+        MaskError: the mask's axes do not fit.
+        AttentionBackendError: the kernel cannot run here, or not with this mask.
 
     Example:
         >>> x = jnp.ones((1, 2, 3, 4))
@@ -91,6 +107,12 @@ def dot_product_attention(
     if settings.upcast:
         q, k = q.astype(jnp.float32), k.astype(jnp.float32)
     scale = settings.scaling_factor if settings.scaling_factor is not None else 1.0 / math.sqrt(q.shape[-1])
+    mask.check_fits(q.shape[0], heads, q.shape[2], k.shape[2])
+    if settings.backend in (AttentionBackend.CUDNN, AttentionBackend.SPLASH):
+        shared = {"scale": scale, "soft_cap": settings.soft_cap, "sinks": sinks, "emulate": settings.emulate}
+        if settings.backend == AttentionBackend.CUDNN:
+            return cudnn_attention(q, k, v, mask, **shared)
+        return splash_attention(q, k, v, mask, **shared, block_size=settings.block_size)
     block = settings.block_size or DEFAULT_BLOCK_SIZE
     if _use_flash(settings.backend, q.shape[2], k.shape[2], block):
         spec = FlashSpec(block, block, scale, settings.soft_cap)

@@ -164,8 +164,8 @@ class AttentionMask(eqx.Module):
         if self.bidirectional_window is not None:
             rules.append((jnp.abs(distance) <= self.bidirectional_window)[None, None])
         if self.segment_ids is not None:
-            q = _slice_last(_positional(self.segment_ids[0]), q_start, q_len)
-            k = _slice_last(_positional(self.segment_ids[1]), k_start, k_len)
+            q = _slice_last(positional_ids(self.segment_ids[0]), q_start, q_len)
+            k = _slice_last(positional_ids(self.segment_ids[1]), k_start, k_len)
             rules.append((q[:, :, None] == k[:, None, :])[:, None])
         if self.explicit_mask is not None:
             rules.append(_explicit_block(self.explicit_mask, q_start, q_len, k_start, k_len))
@@ -175,6 +175,32 @@ class AttentionMask(eqx.Module):
         for rule in rules[1:]:
             result = result & rule
         return result
+
+    def check_fits(self, batch: int, heads: int, queries: int, keys: int) -> None:
+        """Insist that arrays in the mask have the sizes of the attention they are applied to.
+
+        Args:
+            batch: Examples.
+            heads: Query heads.
+            queries: Query positions.
+            keys: Key positions.
+
+        Raises:
+            MaskError: an axis has another size; the message shows both and the remedy.
+
+        Example:
+            >>> AttentionMask.causal().check_fits(1, 1, 4, 4)
+        """
+        sizes = {POSITION: queries, KEY_POSITION: keys, "heads": heads}
+        if self.explicit_mask is not None:
+            _check_axes("explicit mask", self.explicit_mask, sizes, batch)
+        if self.segment_ids is not None:
+            own, other = self.segment_ids
+            _check_axes("segment ids of queries", own, {POSITION: queries, KEY_POSITION: queries}, batch)
+            _check_axes("segment ids of keys", other, {POSITION: keys, KEY_POSITION: keys}, batch)
+        shape = getattr(self.prefix, "shape", ())
+        if shape not in ((), (1,), (batch,)):
+            raise MaskError(f"mask does not fit: prefix has shape {shape}, batch={batch}; expected one length each.")
 
     def materialize(self, num_queries: int, num_keys: int) -> jax.Array | None:
         """The whole mask; see :meth:`block`."""
@@ -207,6 +233,16 @@ class AttentionMask(eqx.Module):
         return causal | (keys[None, None, None, :] < prefix)
 
 
+def _check_axes(what: str, array: NamedArray, sizes: dict[str, int], batch: int) -> None:
+    for axis in array.axes:
+        expected = (sizes[axis.name],) if axis.name in sizes else (batch, 1)
+        if axis.size not in expected:
+            raise MaskError(
+                f"mask does not fit: {what} has {axis.name}={axis.size}; expected {axis.name}={expected[0]} as in the "
+                "queries and keys. Make the mask for this sequence, or cut both alike."
+            )
+
+
 def _same_offset(left: Any, right: Any) -> bool:
     return left is right or (isinstance(left, int) and isinstance(right, int) and left == right)
 
@@ -230,7 +266,7 @@ def _and_named(left: NamedArray | None, right: NamedArray | None) -> NamedArray 
     return left & right
 
 
-def _positional(ids: NamedArray) -> jax.Array:
+def positional_ids(ids: NamedArray) -> jax.Array:
     """``[batch or 1, position]`` from ids with or without a batch axis."""
     array = ids.array
     names = [axis.name for axis in ids.axes]

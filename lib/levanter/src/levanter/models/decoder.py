@@ -111,6 +111,9 @@ class DecoderConfig(LmConfig):
                 key="model.num_heads",
             )
         check_remat(self.gradient_checkpointing)
+        window = getattr(self, "sliding_window", None)
+        if window is not None and window < 1:
+            raise ConfigError(f"{window}; expected at least 1, or none for no window.", key="model.sliding_window")
 
     @abc.abstractmethod
     def block_spec(self) -> BlockSpec:
