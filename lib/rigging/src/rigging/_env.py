@@ -37,6 +37,16 @@ CLUSTER = Variable("MARIN_CLUSTER", "name or path", "unset", "cluster configurat
 TRANSFER_BUDGET = Variable("MARIN_MIRROR_BUDGET_GB", "GB", "10", "how much a process may read from other regions")
 PAY_ALL_FEES = Variable("MARIN_I_WILL_PAY_FOR_ALL_FEES", "0 or 1", "0", "1 lifts the limit on reads from other regions")
 METADATA_HOST = Variable("GCE_METADATA_HOST", "host[:port]", "unset", "metadata server to ask for the machine's region")
+CLUSTER_TOKEN = Variable("MARIN_CLUSTER_TOKEN", "token", "unset", "token for a cluster, before any credential file")
+SECRET_MANAGER = Variable(
+    "CLOUDSDK_API_ENDPOINT_OVERRIDES_SECRETMANAGER",
+    "URL",
+    "Google's",
+    "where Secret Manager is, as gcloud reads it too",
+)
+TELEMETRY = Variable(
+    "MARIN_TELEMETRY", "list", "unset", "telemetry exporters: some of `console,otlp`; unset sends nothing"
+)
 CONFIG_HOME = Variable("XDG_CONFIG_HOME", "path", "~/.config", "where configuration and credentials of a user are")
 
 TABLE = (
@@ -56,6 +66,9 @@ TABLE = (
     TRANSFER_BUDGET,
     PAY_ALL_FEES,
     METADATA_HOST,
+    CLUSTER_TOKEN,
+    SECRET_MANAGER,
+    TELEMETRY,
     CONFIG_HOME,
 )
 

@@ -17,6 +17,7 @@ also is, so code that knows nothing of rigging still does the right thing::
     ├── AuthError                     (ValueError)     root of what goes wrong with credentials
     │   ├── KeyFormatError            (ValueError)     a key is not an Ed25519 key in the expected form
     │   ├── TokenError                (ValueError)     a token may not be minted, or does not verify
+    │   ├── NotAuthenticatedError     (ValueError)     nobody, or nobody whom the policy admits, is calling
     │   └── CredentialError           (ValueError)     a stored credential cannot be read, or must not be trusted
     ├── TransportError                (ValueError)     text is not a transport URL
     └── StorageError
@@ -202,6 +203,14 @@ class TokenError(AuthError):
         self.reason = reason
         self.expected = expected
         super().__init__(f"token refused: {reason}; expected {expected}. {remedy}")
+
+
+class NotAuthenticatedError(AuthError):
+    """There is no verified identity where one is required."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"not authenticated: {reason}; expected a caller that the policy admits. Send a valid token.")
 
 
 class CredentialError(AuthError):

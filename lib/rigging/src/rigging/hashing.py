@@ -5,6 +5,7 @@ no insignificant blanks, ASCII only, no NaN or infinity, and nothing that JSON w
 (a tuple is refused as a key, ``1`` and ``"1"`` may not be keys of one object).
 """
 
+import functools
 import hashlib
 import json
 import math
@@ -51,6 +52,33 @@ def short_hash(text: str, n: int = 16) -> str:
     if not 1 <= n <= 64:
         raise ValueError(f"bad digest length: n={n}; expected 1 <= n <= 64. Ask for fewer digits.")
     return sha256_bytes(text.encode("utf-8", "surrogatepass"))[:n]
+
+
+@functools.cache
+def _crc32c_table() -> tuple[int, ...]:
+    table = []
+    for value in range(256):
+        for _ in range(8):
+            value = (value >> 1) ^ (0x82F63B78 if value & 1 else 0)
+        table.append(value)
+    return tuple(table)
+
+
+def crc32c(data: bytes) -> int:
+    """Return the CRC-32C (Castagnoli) of ``data``; for small data, as it runs in Python.
+
+    Example:
+        >>> hex(crc32c(b"123456789"))
+        '0xe3069283'
+
+    References:
+        RFC 3720 appendix B.4.
+    """
+    table = _crc32c_table()
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = (crc >> 8) ^ table[(crc ^ byte) & 0xFF]
+    return crc ^ 0xFFFFFFFF
 
 
 def canonical_json(obj: object) -> str:

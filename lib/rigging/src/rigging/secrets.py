@@ -8,21 +8,30 @@ source never falls through to a weaker one.
 Kubernetes needs no scheme of its own: there a secret arrives as an environment variable or a projected file.
 """
 
+import base64
 import logging
 import re
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from rigging import _env
-from rigging.errors import SecretResolutionError
+from rigging._adapters import google_auth
+from rigging.errors import MissingExtraError, SecretResolutionError
+from rigging.hashing import crc32c
 from rigging.redaction import REDACTED_VALUE
+from rigging.timing import Clock, SystemClock
 
 logger = logging.getLogger(__name__)
 
 SecretSpec = tuple[str, ...]
 
 _SCHEMES: Final = ("env", "file", "gcp-secret")
+GCP_TTL_S: Final = 300.0
+_GCP_TIMEOUT_S: Final = 30.0
+_SECRET_MANAGER_URL: Final = "https://secretmanager.googleapis.com"
+_GCP_NAME: Final = re.compile(r"projects/[A-Za-z0-9.:_-]+/secrets/[A-Za-z0-9_-]+/versions/[A-Za-z0-9_-]+")
 _ANY_SCHEME = re.compile(r"^[a-z0-9+-]+:")
 
 
@@ -68,13 +77,26 @@ def resolve_secret_spec(spec: str | Sequence[str]) -> ResolvedSecret:
     """Walk the references in order and return the first secret that is present.
 
     Args:
-        spec: References ``env:NAME`` (or ``env://NAME``) and ``file:/abs/path`` (or ``file:///abs/path``).
+        spec: References ``env:NAME`` (or ``env://NAME``), ``file:/abs/path`` (or ``file:///abs/path``) and
+            ``gcp-secret://projects/P/secrets/N/versions/V``.
     Returns:
         The stripped value and its reference.
     Raises:
         SecretResolutionError: Empty spec, a literal or unknown scheme, a broken source, an empty value, or none
-            present. A well-formed ``gcp-secret:`` reference too: no Secret Manager client ships yet, and skipping it
-            would fall through to a weaker source.
+            present. A ``gcp-secret:`` reference without the extra ``secrets`` too: skipping it would fall through to a
+            weaker source.
+
+    Example:
+        >>> import os, tempfile
+        >>> path = os.path.join(tempfile.mkdtemp(), "token")
+        >>> resolve_secret_spec(["env:NO_SUCH_VARIABLE", "file:" + path])
+        Traceback (most recent call last):
+            ...
+        rigging.errors.SecretResolutionError: cannot resolve a secret: no source had it; tried=['env', 'file']. ...
+        >>> with open(path, "w") as stream:
+        ...     _ = stream.write("s3cret\\n")
+        >>> resolve_secret_spec(["env:NO_SUCH_VARIABLE", "file:" + path]).value
+        's3cret'
     """
     references = as_secret_spec(spec)
     if not references:
@@ -148,14 +170,73 @@ def _from_file(path: str) -> str | None:
 
 
 def _from_gcp(body: str) -> str | None:
-    if not re.fullmatch(r"projects/[^/]+/secrets/[^/]+/versions/[^/]+", body):
+    if not _GCP_NAME.fullmatch(body):
         raise SecretResolutionError(
             "a gcp-secret reference without project, secret and version",
             remedy="Write gcp-secret://projects/P/secrets/N/versions/V.",
         )
-    raise SecretResolutionError(
-        "this version has no Secret Manager client", remedy="Project the secret as a file or variable and name that."
-    )
+    return _gcp_cache.get(body)
+
+
+class _GcpCache:
+    """Answers of Secret Manager, kept for a while: a service that resolves at each request must not ask each time."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self._lock = threading.Lock()
+        self._kept: dict[str, tuple[float, str | None]] = {}
+
+    def get(self, name: str) -> str | None:
+        with self._lock:
+            kept = self._kept.get(name)
+            now_s = self.clock.monotonic()
+            if kept is not None and now_s < kept[0]:
+                return kept[1]
+            value = _ask_secret_manager(name)  # failures are not kept
+            self._kept[name] = (now_s + GCP_TTL_S, value)
+            return value
+
+    def clear(self) -> None:
+        with self._lock:
+            self._kept.clear()
+
+
+_gcp_cache: Final = _GcpCache(SystemClock())
+
+
+def reset_secret_cache() -> None:
+    """Forget what Secret Manager said, for example after a secret was rotated, and the credentials it was asked with."""
+    _gcp_cache.clear()
+    google_auth.reset_session()
+
+
+def _ask_secret_manager(name: str) -> str | None:
+    """Return a secret's text; None when there is no such secret or version.
+
+    References:
+        Secret Manager REST API, ``projects.secrets.versions.access``.
+    """
+    base = (_env.SECRET_MANAGER.get() or _SECRET_MANAGER_URL).rstrip("/")
+    try:
+        payload = google_auth.get_json(f"{base}/v1/{name}:access", _GCP_TIMEOUT_S)["payload"]
+        data = base64.b64decode(payload["data"], validate=True)
+        if "dataCrc32c" in payload and int(payload["dataCrc32c"]) != crc32c(data):
+            raise SecretResolutionError("the gcp-secret source answered with damaged data", remedy="Try again.")
+        return data.decode()
+    except MissingExtraError as error:
+        raise SecretResolutionError(
+            "the gcp-secret source needs the extra 'secrets'", remedy="Run: pip install 'marin-rigging[secrets]'"
+        ) from error
+    except google_auth.GoogleRequestError as error:
+        if error.status == 404:
+            return None
+        raise SecretResolutionError(
+            f"the gcp-secret source failed ({error.status or 'no answer'})", remedy="Check credentials and permission."
+        ) from None
+    except (KeyError, TypeError, ValueError) as error:
+        raise SecretResolutionError(
+            f"the gcp-secret source answered with something else ({type(error).__name__})", remedy="Check the secret."
+        ) from None
 
 
 _SOURCES: Final[dict[str, Callable[[str], str | None]]] = {

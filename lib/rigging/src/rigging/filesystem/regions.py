@@ -6,16 +6,18 @@ Google's (or where ``GCE_METADATA_HOST`` names one), once a process.
 """
 
 import functools
-import http.client
 import re
 from typing import Final
 
 from rigging import _env
+from rigging._adapters.http_get import get_bytes
 
 _REGION: Final = re.compile(r"(?:^|[-_.])(?P<region>[a-z]{2,9}-(?:[a-z]+)-?\d)(?:$|[-_.])")
 _MULTI_REGIONS: Final = {"us": ("us-", "northamerica-"), "eu": ("europe-", "eu-"), "asia": ("asia-", "ap-")}
 _PRODUCT_NAME: Final = "/sys/class/dmi/id/product_name"
 _METADATA_TIMEOUT_S: Final = 2.0
+# Without this header in the answer it is somebody else's server, a captive portal for example.
+_FLAVOR: Final = {"Metadata-Flavor": "Google"}
 
 
 def region_from_prefix(prefix: str) -> str | None:
@@ -54,18 +56,12 @@ def region_from_metadata(host: str | None = None, timeout_s: float = _METADATA_T
     Returns:
         Such as ``us-central2``; None when nobody answers or the answer is no zone.
     """
-    connection = http.client.HTTPConnection(host or "metadata.google.internal", timeout=timeout_s)
+    url = f"http://{host or 'metadata.google.internal'}/computeMetadata/v1/instance/zone"
     try:
-        connection.request("GET", "/computeMetadata/v1/instance/zone", headers={"Metadata-Flavor": "Google"})
-        answer = connection.getresponse()
-        text = answer.read(1000).decode("ascii", "replace").strip()
-        # Without this header it is somebody else's server, a captive portal for example.
-        if answer.status != 200 or answer.getheader("Metadata-Flavor") != "Google":
-            return None
-    except (OSError, http.client.HTTPException):
+        answer = get_bytes(url, timeout_s=timeout_s, limit_bytes=1000, headers=_FLAVOR, wanted=_FLAVOR)
+    except OSError:
         return None
-    finally:
-        connection.close()
+    text = answer.decode("ascii", "replace").strip()
     match = re.fullmatch(r"projects/\d+/zones/([a-z]+-[a-z]+\d+)-[a-z]", text)
     return match[1] if match else None
 
