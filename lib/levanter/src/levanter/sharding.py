@@ -94,6 +94,17 @@ def current_mesh() -> Mesh | None:
     return None if current is None else current[0]
 
 
+def current_axes(name: str, size: int) -> tuple[str, ...]:
+    """Mesh axes that a dimension of this name and size is split over; empty when it stays whole or there is no mesh."""
+    current = _compute.get()
+    if current is None:
+        return ()
+    mesh, mapping = current
+    (target,) = tuple(partition_spec([name], [size], mapping, mesh))
+    axes = (target,) if isinstance(target, str) else tuple(target or ())
+    return tuple(axis for axis in axes if mesh.shape[axis] > 1)
+
+
 def constrain(x: jax.Array, *names: str | None) -> jax.Array:
     """Lay out an activation by the current compute mapping; a no-op without one.
 

@@ -12,6 +12,7 @@ do biases and scalars, and matrices are scaled so that attention is far from uni
 import json
 import pathlib
 import sys
+import tempfile
 import zlib
 
 import numpy as np
@@ -33,6 +34,7 @@ DENSE = {
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16}
 PLAIN = {"rope_type": "default", "rope_theta": 1e4}
+FUSED_IN_MEMORY = ("mixtral", "qwen3_moe")
 CASES: dict[str, tuple[str, dict]] = {
     "gpt2": ("gpt2", {"vocab_size": VOCAB, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 32}),
     "gpt2_scaled": (
@@ -109,6 +111,30 @@ CASES: dict[str, tuple[str, dict]] = {
             "rope_parameters": {"full_attention": YARN, "sliding_attention": PLAIN},
         },
     ),
+    "mixtral": ("mixtral", {**DENSE, "num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 7}),
+    "qwen3_moe": (
+        "qwen3_moe",
+        {
+            **DENSE,
+            "head_dim": 6,
+            "moe_intermediate_size": 12,
+            "num_experts": 6,
+            "num_experts_per_tok": 3,
+            "norm_topk_prob": True,
+        },
+    ),
+    "qwen3_moe_unnormalised": (
+        "qwen3_moe",
+        {
+            **DENSE,
+            "head_dim": 8,
+            "moe_intermediate_size": 8,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "norm_topk_prob": False,
+            "tie_word_embeddings": True,
+        },
+    ),
     "apertus": (
         "apertus",
         {**DENSE, "rope_parameters": {**LLAMA3, "original_max_position_embeddings": 16}},
@@ -156,6 +182,8 @@ def build_torch(name: str):
     config = transformers.AutoConfig.for_model(model_type, **fields)
     config.dtype = torch.float32
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval().float()
+    if model_type in FUSED_IN_MEMORY:
+        return refill_through_files(model, model_type)
     with torch.no_grad():
         for key, tensor in model.state_dict().items():
             if key == "lm_head.weight" and config.tie_word_embeddings:
@@ -164,8 +192,31 @@ def build_torch(name: str):
     return model
 
 
+def refill_through_files(model, model_type: str):
+    """Fill a model whose tensors in memory are not those of its files, by writing and reading such files."""
+    import transformers
+    from safetensors.numpy import save_file
+
+    with tempfile.TemporaryDirectory() as folder:
+        tensors = {k: make_tensor(k, list(v.shape), model_type) for k, v in saved_tensors(model).items()}
+        model.config.save_pretrained(folder)
+        save_file(tensors, f"{folder}/model.safetensors", metadata={"format": "pt"})
+        return transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval().float()
+
+
+def saved_tensors(model) -> dict[str, np.ndarray]:
+    """The tensors of the files that ``save_pretrained`` writes."""
+    from safetensors.numpy import load_file
+
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        return load_file(f"{folder}/model.safetensors")
+
+
 def tensors_of(model) -> dict[str, np.ndarray]:
     """What ``save_pretrained`` writes: the state dict without the copies of tied tensors."""
+    if model.config.model_type in FUSED_IN_MEMORY:
+        return saved_tensors(model)
     state = {key: tensor.numpy() for key, tensor in model.state_dict().items()}
     if model.config.tie_word_embeddings:
         state.pop("lm_head.weight")

@@ -198,7 +198,9 @@ def main(config: TrainLmConfig) -> None:
 
 def _loss(config: TrainLmConfig) -> Any:
     def loss(model: Any, batch: Any, *, key: jax.Array | None = None) -> Any:
-        return next_token_loss(model, batch, logsumexp_weight=config.z_loss_weight)
+        return next_token_loss(
+            model, batch, logsumexp_weight=config.z_loss_weight, with_router_losses=key is not None
+        )
 
     return loss
 
