@@ -11,9 +11,11 @@ import haliax.nn as hnn
 
 SNAPSHOT = pathlib.Path(__file__).with_name("api_snapshot.txt")
 SOURCE = pathlib.Path(hax.__file__).parent
-PUBLIC_MODULES = """axis core debug errors fft field haxtyping hof jax_utils ops partitioning poly quantization random
-ref specialized_fns state_dict tree tree_util types util wrap nn.activations nn.attention nn.array_stacked nn.conv
-nn.dropout nn.embedding nn.linear nn.loss nn.mlp nn.mup nn.normalization nn.pool nn.ragged_dot nn.scan""".split()
+PUBLIC_MODULES = """
+axis core debug errors fft field haxtyping hof jax_utils linalg ops partitioning poly quantization random ref
+specialized_fns state_dict tree tree_util types util wrap nn.activations nn.attention nn.array_stacked nn.conv
+nn.dropout nn.embedding nn.linear nn.loss nn.mlp nn.mup nn.normalization nn.pool nn.ragged_dot nn.scan
+""".split()
 
 
 def public_names():

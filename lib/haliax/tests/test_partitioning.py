@@ -10,7 +10,8 @@ import pytest
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_suite_for_eight_devices_passes():
+@pytest.mark.parametrize("suite", ["devices_partitioning.py", "devices_modes.py"])
+def test_the_suite_for_eight_devices_passes(suite):
     here = pathlib.Path(__file__).parent
     env = {
         **os.environ,
@@ -29,6 +30,6 @@ def test_the_suite_for_eight_devices_passes():
         "-p",
         "no:xdist",
     ]
-    command += ["-W", "error", "-c", os.devnull, "--rootdir", str(here), str(here / "devices_partitioning.py")]
+    command += ["-W", "error", "-c", os.devnull, "--rootdir", str(here), str(here / suite)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, cwd=here, check=False)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]

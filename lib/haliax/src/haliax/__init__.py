@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         haxtyping,
         hof,
         jax_utils,
+        linalg,
         nn,
         ops,
         partitioning,
@@ -54,6 +55,10 @@ if TYPE_CHECKING:
         ones_like,
         zeros,
         zeros_like,
+    )
+    from haliax._ops.derivatives import (
+        hessian,
+        jacobian,
     )
     from haliax._ops.einops import (
         PackLayout,
@@ -183,6 +188,17 @@ if TYPE_CHECKING:
     from haliax._ops.nmap import (
         nmap,
         untag,
+    )
+    from haliax._ops.numeric import (
+        argwhere,
+        convolve,
+        corrcoef,
+        cov,
+        diag,
+        gradient,
+        outer,
+        put_along_axis,
+        trapezoid,
     )
     from haliax._ops.rearrange import (
         einops_rearrange,
@@ -392,6 +408,9 @@ _EXPORTS = {
     "haliax._ops.creation": """
         arange empty eye full full_like geomspace linspace logspace ones ones_like zeros zeros_like
     """,
+    "haliax._ops.derivatives": """
+        hessian jacobian
+    """,
     "haliax._ops.einops": """
         PackLayout pack parse_shape reduce repeat unpack
     """,
@@ -414,6 +433,9 @@ _EXPORTS = {
     """,
     "haliax._ops.nmap": """
         nmap untag
+    """,
+    "haliax._ops.numeric": """
+        argwhere convolve corrcoef cov diag gradient outer put_along_axis trapezoid
     """,
     "haliax._ops.rearrange": """
         einops_rearrange
@@ -478,7 +500,7 @@ _EXPORTS = {
 }
 _SUBMODULES = frozenset(
     """
-    axis core debug errors fft field haxtyping hof jax_utils nn ops partitioning poly quantization
+    axis core debug errors fft field haxtyping hof jax_utils linalg nn ops partitioning poly quantization
     random ref specialized_fns state_dict tree tree_util types util wrap
     """.split()
 )

@@ -4,6 +4,7 @@ Python binds a submodule to its package's attribute the moment it is imported. W
 promised, the module itself answers calls, so it does not matter who was imported first.
 """
 
+import inspect
 import sys
 import types
 from collections.abc import Callable
@@ -18,4 +19,6 @@ def callable_module(name: str, fn: Callable[..., Any]) -> None:
             return fn(*args, **kwargs)
 
     CallableModule.__call__.__doc__ = fn.__doc__
-    sys.modules[name].__class__ = CallableModule
+    module: Any = sys.modules[name]
+    module.__class__ = CallableModule
+    module.__signature__ = inspect.signature(fn)

@@ -7,10 +7,22 @@ import equinox as eqx
 import jax
 import numpy as np
 
+from haliax._array.checks import PromotionWarning, warn_on_promotion
 from haliax._axis.types import AxisSpec, sized_axes
 from haliax._ops.loops import is_arrayish, is_named
 from haliax.core import NamedArray
 from haliax.errors import ModuleProblems, format_axes
+
+__all__ = [
+    "ModuleProblems",
+    "PromotionWarning",
+    "describe_sharding",
+    "diagnose_common_issues",
+    "explain_shardings",
+    "visualize_named_sharding",
+    "visualize_shardings",
+    "warn_on_promotion",
+]
 
 
 def diagnose_common_issues(module: Any) -> None:

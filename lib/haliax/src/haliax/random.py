@@ -4,14 +4,23 @@ Bits equal those of `jax.random` with the positional shape. Parameters may be sc
 the shape.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import jax.random as jrandom
+from jax.sharding import PartitionSpec
 
 from haliax._array.named import intern_names, position, raw, require_named, wrap
-from haliax._array.sharding import auto_sharded
+from haliax._array.sharding import (
+    auto_sharded,
+    current_thread_local_mapping,
+    pspec_for_names,
+    resolve_mesh,
+    validate_spec,
+)
 from haliax._axis.types import Axis, AxisSelection, AxisSelector, AxisSpec, names_of, sized_axes
 from haliax._ops.broadcast import aligned_to, broadcast_to
 from haliax.core import NamedArray
@@ -44,11 +53,58 @@ def normal(key: Any, shape: AxisSpec, dtype: Any = float) -> NamedArray:
     return _draw("normal", lambda s: jrandom.normal(key, s, dtype), shape)
 
 
-def truncated_normal(key: Any, shape: AxisSpec, lower: Any, upper: Any, dtype: Any = float) -> NamedArray:
-    """Standard normal restricted to [lower, upper]."""
+def truncated_normal(
+    key: Any, shape: AxisSpec, lower: Any, upper: Any, dtype: Any = float, *, per_shard: bool = False
+) -> NamedArray:
+    """Standard normal restricted to [lower, upper].
+
+    Args:
+        key: Random key.
+        shape: Axes of the result.
+        lower: Lower bound, in standard deviations.
+        upper: Upper bound.
+        dtype: Element type.
+        per_shard: Let each device draw its own block, with a key of its own, instead of sharding one large draw: what
+            huge parameters need, at the price that the numbers depend on mesh and axis mapping. Both must be in force,
+            and the bounds scalars; without a mapped axis it makes no difference.
+
+    Raises:
+        ShardingError: ``per_shard`` and an axis does not divide over its devices.
+        AxisSpecError: ``per_shard`` with NamedArrays as bounds.
+
+    Example:
+        >>> import jax
+        >>> x = truncated_normal(jax.random.key(0), Axis("x", 100), -2, 2)
+        >>> bool((abs(x) <= 2).all())
+        True
+    """
+    if per_shard:
+        return _truncated_normal_per_shard(key, sized_axes(shape, "truncated_normal"), lower, upper, dtype)
     return _draw(
         "truncated_normal", lambda s, lo, hi: jrandom.truncated_normal(key, lo, hi, s, dtype), shape, lower, upper
     )
+
+
+def _truncated_normal_per_shard(key: Any, axes: tuple[Axis, ...], lower: Any, upper: Any, dtype: Any) -> NamedArray:
+    if any(isinstance(bound, NamedArray) and bound.names for bound in (lower, upper)):
+        raise AxisSpecError("truncated_normal: per_shard with a NamedArray as bound; expected scalars.")
+    lower, upper = raw(lower), raw(upper)
+    names, mesh = tuple(a.name for a in axes), resolve_mesh()
+    spec = pspec_for_names(names, current_thread_local_mapping())
+    mapped = [(e,) if isinstance(e, str) else tuple(e or ()) for e in spec]
+    if mesh is None or mesh.empty or not any(mapped):
+        return truncated_normal(key, axes, lower, upper, dtype)
+    sizes = tuple(a.size for a in axes)
+    validate_spec(names, sizes, spec, mesh)
+    local = tuple(n // math.prod(mesh.shape[p] for p in ps) for n, ps in zip(sizes, mapped, strict=True))
+
+    def block(key: Any) -> Any:
+        for physical in (p for ps in mapped for p in ps):
+            key = jrandom.fold_in(key, jax.lax.axis_index(physical))
+        return jrandom.truncated_normal(key, lower, upper, local, dtype)
+
+    draw = jax.shard_map(block, mesh=mesh, in_specs=PartitionSpec(), out_specs=spec, check_vma=False)
+    return wrap(draw(key), intern_names(names))
 
 
 def bernoulli(key: Any, shape: AxisSpec, p: Any = 0.5) -> NamedArray:

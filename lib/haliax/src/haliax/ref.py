@@ -18,6 +18,7 @@ from haliax._array.plan import permute_to
 from haliax._axis.algebra import resolve_axis
 from haliax._axis.dslice import dslice
 from haliax._axis.types import Axis, AxisSelection, names_of
+from haliax._ops.gather import write
 from haliax._ops.indexing import compile_index, index
 from haliax.core import NamedArray
 from haliax.errors import ArrayTypeError, AxisNotFoundError, AxisSpecError, show
@@ -225,7 +226,7 @@ class NamedRef(eqx.Module):
         whole = self._whole()
         plan = compile_index(whole, self._items())
         update = permute_to(wrap(filled, names), plan.names)
-        self._ref[...] = whole.array.at[plan.positional].set(update)
+        self._ref[...] = write(whole.array, whole.names, plan, "set", update)
 
 
 def _to_slice(entry: _Static) -> slice:

@@ -15,6 +15,7 @@ import graph ``axis -> array -> ops -> nn`` free of cycles.
 
 import functools
 import operator
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
@@ -135,7 +136,8 @@ class NamedArray:
             raise AxisSpecError(
                 f"NamedArray.axes: the payload ({type(self.array).__name__}, shape {shape}) does not have one "
                 f"dimension "
-                f"per name {format_axes(self.names)}. Use .names; inside jax.vmap or lax.scan use hax.vmap, hax.scan."
+                f"per name {format_axes(self.names)}. Use .names; inside jax.vmap or lax.scan use hax.vmap, hax.scan; "
+                "for jax.jacfwd, jacrev and hessian use hax.jacobian."
             )
         return _axes_for(self.names, shape)
 
@@ -301,6 +303,10 @@ class NamedArray:
         if isinstance(self.array, jax.Array | np.ndarray) and not isinstance(self.array, jax.core.Tracer):
             return f"NamedArray({self._summary()}, {self.array})"
         return repr(self)
+
+    def __pdoc__(self, **_: Any) -> Any:
+        # Called by Equinox's pretty printer only, which is wadler_lindig: it is loaded by then.
+        return sys.modules["wadler_lindig"].TextDoc(f"Named({self._summary()})")
 
     def __format__(self, spec: str) -> str:
         return format(self.array, spec) if spec and not self.names else str(self)

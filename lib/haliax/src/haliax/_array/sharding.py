@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
@@ -238,3 +239,24 @@ def out_sharding_for(names: Sequence[str]) -> Any:
     spec = get_pspec_for_manual_mesh(tuple(names))
     mesh = resolve_mesh() if spec is not None else None
     return None if mesh is None or spec is None else NamedSharding(mesh, spec)
+
+
+def reshaped(x: Any, shape: Sequence[int], names: Sequence[str]) -> Any:
+    """Reshape a raw array to dimensions called ``names``; on an explicit mesh those say how the result is sharded.
+
+    JAX infers that in simple cases only: merging or splitting a sharded dimension needs to be told.
+    """
+    return jax.lax.reshape(x, shape, out_sharding=out_sharding_for(names))
+
+
+def arange_along(name: str, size: int) -> Any:
+    """Return ``0 .. size - 1``, sharded like the axis ``name`` on an explicit mesh."""
+    return jnp.arange(size, out_sharding=out_sharding_for((name,)))
+
+
+def match_sharding(x: Any, like: Any) -> Any:
+    """Return ``x`` sharded as ``like`` is, where an explicit mesh makes the sharding a part of the type."""
+    wanted, found = jax.typeof(like).sharding, jax.typeof(x).sharding
+    if wanted == found or not any(t == AxisType.Explicit for t in wanted.mesh.axis_types):
+        return x
+    return jax.sharding.reshard(x, wanted)

@@ -31,13 +31,13 @@ class ScanCheckpointPolicy:
         save_inputs: Keep the scanned inputs of each iteration, likewise.
         save_block_internals: Keep what the body computes: all (True), nothing (False), or these names.
         offload_block_internals: Names that are kept in host memory.
-        save_dots: Keep the results of matrix multiplications without batch dimensions (the projections of a
-            transformer block) and compute the rest again: most of the speed of saving everything for a part of the
-            memory.
         prevent_cse: Passed to `jax.checkpoint`; needed outside of loops only.
         disable: No checkpointing: JAX keeps everything.
         simple: Plain `jax.checkpoint` around the body: keeps carries and inputs.
         nested: Two-level loop that keeps O(sqrt n) carries: True, or the number of outer iterations.
+        save_dots: Keep the results of matrix multiplications without batch dimensions (the projections of a
+            transformer block) and compute the rest again: most of the speed of saving everything for a part of the
+            memory.
 
     Example:
         >>> ScanCheckpointPolicy.from_bool_or_str("recompute").save_carries
@@ -48,11 +48,11 @@ class ScanCheckpointPolicy:
     save_inputs: bool | Literal["offload"] = False
     save_block_internals: bool | Sequence[str] = False
     offload_block_internals: Sequence[str] = ()
-    save_dots: bool = False
     prevent_cse: bool = False
     disable: bool = False
     simple: bool = False
     nested: bool | int = False
+    save_dots: bool = False
 
     @staticmethod
     def from_bool_or_str(remat_policy: "bool | str") -> "ScanCheckpointPolicy":

@@ -11,7 +11,7 @@ stand where the indexed axes stood if those are contiguous (ints count), else in
 
 import operator
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -24,20 +24,12 @@ from haliax._array.sharding import out_sharding_for
 from haliax._axis.dslice import dslice
 from haliax._axis.types import Axis, names_of, reject_duplicates
 from haliax._ops.broadcast import aligned_to
+from haliax._ops.gather import IndexPlan, read, write
 from haliax.errors import ArrayTypeError, AxisNotFoundError, AxisSizeMismatchError, AxisSpecError, format_axes, show
 
 
-class IndexPlan(NamedTuple):
-    """A positional index, the names and sizes of what it reads, and whether it reads beyond the end as 0."""
-
-    positional: tuple[Any, ...]
-    names: tuple[str, ...]
-    shape: tuple[int, ...]
-    fill: bool
-
-
 class _Advanced(NamedTuple):
-    """One index array with the names of its dimensions."""
+    """One index array (a kept axis that is batched over has its shape only) with the names of its dimensions."""
 
     array: Any
     names: tuple[str, ...]
@@ -167,7 +159,7 @@ class _Compiler:
         return kept[0]
 
     def share_kept_axes(self) -> None:
-        """Turn kept axes that an index array also has into batched gathers along them."""
+        """Count kept axes that an index array also has among the indexed ones: they are batched over."""
         used = {n for a in self.advanced.values() for n in a.names}
         for position, name in enumerate(self.names):
             if name in self.items and position not in self.basic:
@@ -179,7 +171,7 @@ class _Compiler:
                     f"index: axis {name!r} is sliced and also an axis of an index array; expected one of them. "
                     "Slice first, in a separate step."
                 )
-            self.advanced[position] = _Advanced(jnp.arange(self.shape[position]), (name,))
+            self.advanced[position] = _Advanced(jax.ShapeDtypeStruct((self.shape[position],), jnp.int32), (name,))
 
     def union(self, order: list[int]) -> tuple[tuple[str, ...], dict[str, int]]:
         names: list[str] = []
@@ -204,31 +196,78 @@ class _Compiler:
         self.classify()
         given = sorted(self.advanced)
         self.share_kept_axes()
-        shared = [p for p in sorted(self.advanced) if p not in given]
-        union, sizes = self.union(given + shared)
-        positional: list[Any] = []
-        kept: list[tuple[int, str, int]] = []
-        for position, name in enumerate(self.names):
-            if position in self.scalars:
-                positional.append(self.scalars[position])
-            elif position in self.advanced:
-                array, own = self.advanced[position]
-                plan = alignment(own, union)
-                positional.append(align(array, plan))
-            else:
-                cut = self.basic.get(position, slice(None))
-                positional.append(cut)
-                kept.append((position, name, len(range(*cut.indices(self.shape[position])))))
-        spots = sorted([*self.scalars, *self.advanced])
-        contiguous = bool(spots) and spots == list(range(spots[0], spots[-1] + 1))
-        insert = sum(1 for p, _, _ in kept if p < spots[0]) if contiguous else 0
-        out = [(n, s) for _, n, s in kept]
-        out[insert:insert] = [(n, sizes[n]) for n in union]
-        names = tuple(n for n, _ in out)
+        batched = [p for p in sorted(self.advanced) if p not in given]
+        union, sizes = self.union(given + batched)
+        shared = tuple(self.names[p] for p in batched)
+        names, kept = self.place(union, range(len(self.names)))
         reject_duplicates("index", names, names)
-        while positional and isinstance(positional[-1], slice) and positional[-1] == slice(None):
-            positional.pop()
-        return IndexPlan(tuple(positional), intern_names(names), tuple(s for _, s in out), self.fill)
+        rest = [p for p in range(len(self.names)) if p not in batched]
+        inner_union = tuple(n for n in union if n not in shared)
+        positional, mapped = self.positional(rest, shared, inner_union)
+        sizes.update(kept)
+        return IndexPlan(
+            positional,
+            intern_names(names),
+            tuple(sizes[n] for n in names),
+            self.fill,
+            shared,
+            mapped,
+            self.place(inner_union, rest)[0],
+        )
+
+    def place(self, union: tuple[str, ...], positions: Sequence[int]) -> tuple[tuple[str, ...], dict[str, int]]:
+        """Return the names of the result of indexing the dimensions ``positions``, and the sizes of the sliced ones."""
+        spots = [i for i, p in enumerate(positions) if p in self.scalars or p in self.advanced]
+        contiguous = bool(spots) and spots == list(range(spots[0], spots[-1] + 1))
+        kept: dict[str, int] = {}
+        for p in positions:
+            if p not in self.scalars and p not in self.advanced:
+                kept[self.names[p]] = len(range(*self.basic.get(p, slice(None)).indices(self.shape[p])))
+        insert = spots[0] if contiguous else 0
+        out = [self.names[p] for p in positions if p not in self.scalars and p not in self.advanced]
+        out[insert:insert] = union
+        return tuple(out), kept
+
+    def positional(
+        self, positions: Sequence[int], shared: tuple[str, ...], inner: tuple[str, ...]
+    ) -> tuple[tuple[Any, ...], tuple[tuple[bool, ...], ...]]:
+        """Return the index of the dimensions ``positions`` and, per array in it, which shared axes it has."""
+        index: list[Any] = []
+        mapped: list[tuple[bool, ...]] = []
+        for p in positions:
+            if p in self.scalars:
+                index.append(self.scalars[p])
+                if hasattr(self.scalars[p], "shape"):
+                    mapped.append((False,) * len(shared))
+            elif p in self.advanced:
+                array, own = self.advanced[p]
+                target = out_sharding_for(own)
+                if target is not None:  # index arrays must agree in sharding before they are combined
+                    array = jax.sharding.reshard(array, target)
+                front = tuple(n for n in shared if n in own)
+                back = tuple(n for n in own if n not in shared)
+                if front:
+                    array = jnp.transpose(array, [own.index(n) for n in (*front, *back)])
+                    array = _align_tail(array, len(front), back, inner)
+                else:
+                    array = align(array, alignment(own, inner))
+                index.append(array)
+                mapped.append(tuple(n in front for n in shared))
+            else:
+                index.append(self.basic.get(p, slice(None)))
+        while index and isinstance(index[-1], slice) and index[-1] == slice(None):
+            index.pop()
+        return tuple(index), tuple(mapped)
+
+
+def _align_tail(array: Any, lead: int, names: tuple[str, ...], out: tuple[str, ...]) -> Any:
+    """Align the dimensions after the first ``lead`` to ``out``."""
+    plan = alignment(names, out)
+    if plan is None:
+        return array
+    if plan.perm is not None:
+        array = jnp.transpose(array, (*range(lead), *(lead + p for p in plan.perm)))
+    return array if plan.expand is None else jnp.expand_dims(array, tuple(lead + e for e in plan.expand))
 
 
 def compile_index(array: NamedArray, idx: Any) -> IndexPlan:
@@ -278,15 +317,8 @@ def index(array: NamedArray, slices: Any) -> NamedArray:
     x = array.array
     if not plan.positional:
         return array
-    if isinstance(x, np.ndarray):
-        x = jnp.asarray(x)
-    target = out_sharding_for(plan.names)
-    if plan.fill:
-        extra = {} if target is None else {"out_sharding": target}
-        return wrap(x.at[plan.positional].get(mode="fill", fill_value=0, **extra), plan.names)
-    if target is not None and any(hasattr(p, "shape") for p in plan.positional):
-        return wrap(x.at[plan.positional].get(out_sharding=target), plan.names)
-    return wrap(x[plan.positional], plan.names)
+    x = jnp.asarray(array.array) if isinstance(array.array, np.ndarray) else array.array
+    return wrap(read(x, array.names, plan), plan.names)
 
 
 class _IndexUpdateHelper:
@@ -322,12 +354,10 @@ class _IndexUpdateRef:
         fill_value: Any = None,
     ) -> NamedArray:
         """Read; ``mode`` says what happens out of range (promise_in_bounds, clip, drop, fill)."""
-        if mode is None and self._plan.fill:
-            mode, fill_value = "fill", 0
-        x = jnp.asarray(self._array.array).at[self._plan.positional]
-        out = x.get(
-            indices_are_sorted=indices_are_sorted, unique_indices=unique_indices, mode=mode, fill_value=fill_value
-        )
+        options = {"indices_are_sorted": indices_are_sorted, "unique_indices": unique_indices, "mode": mode}
+        if fill_value is not None:
+            options["fill_value"] = fill_value
+        out = read(jnp.asarray(self._array.array), self._array.names, self._plan, **options)
         return wrap(out, self._plan.names)
 
     def _update(self, method: str, update: Any, options: dict[str, Any]) -> NamedArray:
@@ -353,12 +383,12 @@ class _IndexUpdateRef:
             value = update
         x = jnp.asarray(self._array.array)
         value = jnp.asarray(value).astype(x.dtype) if method == "set" else value
-        return wrap(getattr(x.at[plan.positional], method)(value, **options), self._array.names)
+        return wrap(write(x, self._array.names, plan, method, value, **options), self._array.names)
 
     def apply(self, func: Any, **options: Any) -> NamedArray:
         """Replace what is there by ``func`` of it."""
         x = jnp.asarray(self._array.array)
-        return wrap(x.at[self._plan.positional].apply(func, **options), self._array.names)
+        return wrap(write(x, self._array.names, self._plan, "apply", func, **options), self._array.names)
 
 
 def _at_method(name: str) -> Any:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from haliax._array.named import NamedArray, intern_names, wrap
-from haliax._array.sharding import current_thread_local_mapping, pspec_for_names, resolve_mesh
+from haliax._array.sharding import current_thread_local_mapping, match_sharding, pspec_for_names, resolve_mesh
 from haliax._axis.types import Axis, AxisSelector, names_of
 from haliax._ops.checkpoint import (
     ScanCheckpointPolicy,
@@ -158,7 +158,9 @@ def _align_carry(new: Any, old: Any) -> Any:
                     f"{format_axes(n.names)}; "
                     "expected the same axes. Broadcast the initial carry, or reduce the result."
                 )
-            return wrap(jnp.transpose(n.array, [n.names.index(x) for x in o.names]), o.names)
+            n = wrap(jnp.transpose(n.array, [n.names.index(x) for x in o.names]), o.names)
+        if isinstance(n, NamedArray) and isinstance(o, NamedArray) and is_arrayish(o.array) and is_arrayish(n.array):
+            return wrap(match_sharding(n.array, o.array), n.names)
         return n
 
     same = jax.tree_util.tree_structure(new, is_leaf=is_named) == jax.tree_util.tree_structure(old, is_leaf=is_named)

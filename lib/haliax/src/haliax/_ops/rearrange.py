@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from haliax._array.named import NamedArray, bind, intern_names, require_named, wrap
-from haliax._array.sharding import auto_sharded
+from haliax._array.sharding import auto_sharded, reshaped
 from haliax._axis.order import solve_order
 from haliax._axis.types import Axis, AxisSelector, PartialAxisSpec, reject_duplicates
 from haliax._ops.parsing import AxisCapture, EllipsisCapture, Expression, parse_rearrangement
@@ -25,6 +25,7 @@ class RearrangePlan(NamedTuple):
     """Steps of a compiled rearrangement; None means nothing to do."""
 
     split_shape: tuple[int, ...] | None
+    split_names: tuple[str, ...]
     perm: tuple[int, ...] | None
     merge_shape: tuple[int, ...] | None
     names: tuple[str, ...]
@@ -193,6 +194,7 @@ class _Compiler:
         permuted = tuple(parts[i].size for i in perm)
         return RearrangePlan(
             None if split_shape == base_shape else split_shape,
+            tuple(p.name for p in parts),
             None if perm == list(range(len(parts))) else tuple(perm),
             None if tuple(shape) == permuted else tuple(shape),
             intern_names(tuple(names)),
@@ -217,11 +219,11 @@ def einops_rearrange(array: NamedArray, expression: str, **bindings: AxisSelecto
     plan = rearrange_plan(expression, array.names, array.array.shape, tuple(bindings.items()))
     x = array.array
     if plan.split_shape is not None:
-        x = jnp.reshape(x, plan.split_shape)
+        x = reshaped(x, plan.split_shape, plan.split_names)
     if plan.perm is not None:
         x = jnp.transpose(x, plan.perm)
     if plan.merge_shape is not None:
-        x = jnp.reshape(x, plan.merge_shape)
+        x = reshaped(x, plan.merge_shape, plan.names)
     return auto_sharded(wrap(x, plan.names))
 
 

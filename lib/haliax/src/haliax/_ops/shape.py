@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from haliax._array.named import NamedArray, bind, freeze, intern_names, position, require_named, wrap
 from haliax._array.plan import positions_of
-from haliax._array.sharding import auto_sharded
+from haliax._array.sharding import auto_sharded, reshaped
 from haliax._axis.algebra import resolve_axis
 from haliax._axis.order import check_partial_sizes, solve_order
 from haliax._axis.types import (
@@ -129,7 +129,7 @@ def flatten_axes(array: Any, old_axes: AxisSelection, new_axis: AxisSelector | N
     if perm != tuple(range(array.ndim)):
         x = jnp.transpose(x, perm)
     shape = array.array.shape
-    x = jnp.reshape(x, (*(shape[i] for i in before), total, *(shape[i] for i in after)))
+    x = reshaped(x, (*(shape[i] for i in before), total, *(shape[i] for i in after)), names)
     return wrap(x, intern_names(names))
 
 
@@ -177,7 +177,7 @@ def unflatten_axis(array: NamedArray, axis: AxisSelector, new_axes: AxisSpec) ->
     names = array.names[:index] + tuple(a.name for a in new) + array.names[index + 1 :]
     reject_duplicates("unflatten_axis", names, names)
     shape = array.array.shape
-    x = jnp.reshape(array.array, shape[:index] + tuple(a.size for a in new) + shape[index + 1 :])
+    x = reshaped(array.array, shape[:index] + tuple(a.size for a in new) + shape[index + 1 :], names)
     return wrap(x, intern_names(names))
 
 

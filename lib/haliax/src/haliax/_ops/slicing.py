@@ -11,6 +11,7 @@ from haliax._array.named import NamedArray, bind, intern_names, require_named, w
 from haliax._array.sharding import out_sharding_for
 from haliax._axis.types import Axis, AxisSelector, names_of, reject_duplicates
 from haliax._ops.broadcast import broadcast_to
+from haliax._ops.gather import read
 from haliax._ops.indexing import compile_index, is_integer_like, normalize_index
 from haliax.errors import AxisNotFoundError, AxisSpecError, show
 
@@ -36,7 +37,11 @@ def slice_(
     """
     require_named("slice", array)
     if axis is not None and isinstance(axis, Mapping):
-        start, length, axis = axis, start if new_axis is None else new_axis, None
+        # slice(x, start, length): the two mappings came in the places of axis and new_axis.
+        given = [m for m in (new_axis, start, length) if isinstance(m, Mapping)]
+        if len(given) != 1:
+            raise AxisSpecError(f"slice: start is {dict(axis)}; expected one mapping of lengths besides it.")
+        start, length, axis = axis, given[0], None
     if axis is not None:
         name = names_of(axis)[0]
         if length is None:
@@ -148,6 +153,11 @@ def _ragged_update(
 
     for _ in batch:
         one = jax.vmap(one)
+    # vmap wants the mapped dimensions of all arguments sharded alike; the array decides.
+    spec = out_sharding_for(batch)
+    if spec is not None:
+        begin = [jax.sharding.reshard(b, spec) for b in begin]
+        value = jax.sharding.reshard(value, out_sharding_for((*batch, *("" for _ in inner))))
     out = one(operand, value, *begin)
     order = (*batch, *inner)
     return wrap(jnp.transpose(out, [order.index(n) for n in array.names]), array.names)
@@ -196,14 +206,10 @@ def take(array: NamedArray, axis: AxisSelector, index: Any) -> NamedArray:
         else wrap(index.array, tuple(n + "\0" if n == name else n for n in index.names))
     )
     plan = compile_index(array, {name: renamed})
-    extra: dict[str, Any] = {}
-    if target is not None:
-        order = [names.index(n.rstrip("\0")) for n in plan.names]
-        spec = jax.sharding.PartitionSpec(*(target.spec[i] for i in order))
-        extra = {"out_sharding": jax.sharding.NamedSharding(target.mesh, spec)}
-    out = x.at[plan.positional].get(mode="fill", **extra)
+    out = read(x, array.names, plan, mode="fill")
     out_names = tuple(n.rstrip("\0") for n in plan.names)
-    return wrap(out if out_names == names else jnp.transpose(out, [out_names.index(n) for n in names]), names)
+    out = out if out_names == names else jnp.transpose(out, [out_names.index(n) for n in names])
+    return wrap(out if target is None else jax.sharding.reshard(out, target), names)
 
 
 bind(slice=slice_, take=take, updated_slice=updated_slice)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import haliax.random as hrandom
 from haliax._array.named import NamedArray, intern_names, require_named, wrap
 from haliax._array.plan import permute_to
-from haliax._array.sharding import auto_sharded
+from haliax._array.sharding import auto_sharded, out_sharding_for, reshaped
 from haliax._axis.types import Axis, AxisSelection, names_of
 from haliax._ops.broadcast import aligned_to
 from haliax._ops.shape import transpose_to
@@ -63,10 +63,13 @@ class _ConvBase(eqx.Module):
         batch = tuple(n for n in x.names if n not in core)
         raw = permute_to(x, (*batch, *core))
         shape = raw.shape
-        flat = raw.reshape((math.prod(shape[: len(batch)]), *shape[len(batch) :]))
-        out = run(flat)
-        out = out.reshape((*shape[: len(batch)], *out.shape[1:]))
-        result = wrap(out, intern_names((*batch, self.Out.name, *self.Spatial)))
+        # Several batch axes become one, which is sharded like the first of them; spatial axes stay whole.
+        first, whole = batch[0] if batch else "", ("",) * len(self.Spatial)
+        flat = reshaped(raw, (math.prod(shape[: len(batch)]), *shape[len(batch) :]), (first, self.In.name, *whole))
+        out = run(flat, out_sharding_for((first, self.Out.name, *whole)))
+        names = (*batch, self.Out.name, *self.Spatial)
+        out = reshaped(out, (*shape[: len(batch)], *out.shape[1:]), names)
+        result = wrap(out, intern_names(names))
         order = tuple(self.Out.name if n == self.In.name else n for n in x.names)
         result = transpose_to(result, order)
         if self.bias is not None:
@@ -158,7 +161,7 @@ class Conv(_ConvBase):
         self._check(inputs)
         kernel = self._kernel((self.Out.name, self.In.name, *self.Spatial))
 
-        def run(x: Any) -> Any:
+        def run(x: Any, target: Any) -> Any:
             return jax.lax.conv_general_dilated(
                 x,
                 kernel.astype(jnp.result_type(x, kernel)),
@@ -166,6 +169,7 @@ class Conv(_ConvBase):
                 padding=self.padding,
                 rhs_dilation=self.dilation,
                 feature_group_count=self.groups,
+                out_sharding=target,
             )
 
         return self._apply(inputs, run)
@@ -252,7 +256,7 @@ class ConvTranspose(_ConvBase):
             for k, d, (lo, hi), o in zip(self.kernel_size, self.dilation, pads, self.output_padding, strict=True)
         ]
 
-        def run(x: Any) -> Any:
+        def run(x: Any, target: Any) -> Any:
             return jax.lax.conv_general_dilated(
                 x,
                 kernel.astype(jnp.result_type(x, kernel)),
@@ -261,6 +265,7 @@ class ConvTranspose(_ConvBase):
                 lhs_dilation=self.stride,
                 rhs_dilation=self.dilation,
                 feature_group_count=self.groups,
+                out_sharding=target,
             )
 
         return self._apply(inputs, run)

@@ -9,8 +9,15 @@ import jax
 import jax.numpy as jnp
 
 import haliax.random as hrandom
+from haliax._array.checks import note_promotion
 from haliax._array.named import NamedArray, intern_names, require_named, wrap
-from haliax._array.sharding import auto_sharded, current_thread_local_mapping, pspec_for_names, resolve_mesh
+from haliax._array.sharding import (
+    auto_sharded,
+    current_thread_local_mapping,
+    out_sharding_for,
+    pspec_for_names,
+    resolve_mesh,
+)
 from haliax._axis.algebra import concat_axes
 from haliax._axis.types import Axis, AxisSpec, axis_size, names_of, sized_axes
 from haliax._ops.broadcast import aligned_to
@@ -116,6 +123,7 @@ class Linear(ModuleWithStateDictSerialization, ReparamEnabled):
         if self.bias is not None:
             out = wrap(out.array + aligned_to(auto_sharded(self.bias), out.names), out.names)
             out = auto_sharded(out)
+        note_promotion("Linear", inputs.dtype, out.dtype)
         return out
 
     @property
@@ -251,24 +259,30 @@ class MoELinear(eqx.Module):
         w = transpose_to(self.weight, order).array
         dtype = jnp.result_type(x, w)
         x, w, sizes = x.astype(dtype), w.astype(dtype), group_sizes.array.astype(jnp.int32)
-        out = self._grouped_kernel(x, w, sizes) if self.use_gmm else jax.lax.ragged_dot(x, w, sizes)
+        # ragged_dot has no derivative rule for explicit meshes yet, so there each device runs it on its own part.
+        if self.use_gmm or out_sharding_for((rows, self.Out.name)) is not None:
+            out = self._on_each_device(x, w, sizes, "megablox" if self.use_gmm else "xla")
+        else:
+            out = jax.lax.ragged_dot(x, w, sizes)
         result = wrap(out, intern_names((rows, self.Out.name)))
         if self.bias is not None:
-            result = result + self.bias
+            result = result + auto_sharded(self.bias)
         final = tuple(self.Out.name if n == self.In.name else n for n in inputs.names)
         return auto_sharded(transpose_to(result, final))
 
-    def _grouped_kernel(self, x: Any, w: Any, sizes: Any) -> Any:
-        """Run the megablox kernel; on a mesh each device computes its part of ``Out`` (rows are replicated)."""
+    def _on_each_device(self, x: Any, w: Any, sizes: Any, implementation: str) -> Any:
+        """Run a grouped product; on a mesh each device computes its part of ``Out`` (rows are replicated)."""
         mapping, mesh = current_thread_local_mapping(), resolve_mesh()
         if mesh is None or mesh.empty:
-            return ragged_dot(x, w, sizes, implementation="megablox")
+            return ragged_dot(x, w, sizes, implementation=implementation)
         of_in, of_out = pspec_for_names((self.In.name,), mapping)[0], pspec_for_names((self.Out.name,), mapping)[0]
 
         def local(x: Any, w: Any, sizes: Any) -> Any:
-            out = ragged_dot(x, w, sizes, implementation="megablox")
+            out = ragged_dot(x, w, sizes, implementation=implementation)
             return out if of_in is None else jax.lax.psum(out, of_in)
 
         P = jax.sharding.PartitionSpec
         specs = (P(None, of_in), P(None, of_in, of_out), P(None))
+        if any(t == jax.sharding.AxisType.Explicit for t in mesh.axis_types):
+            x, w, sizes = (jax.sharding.reshard(a, spec) for a, spec in zip((x, w, sizes), specs, strict=True))
         return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=P(None, of_out), check_vma=False)(x, w, sizes)

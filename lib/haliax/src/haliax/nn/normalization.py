@@ -8,6 +8,7 @@ import jax
 import jax.nn as jnn
 import jax.numpy as jnp
 
+from haliax._array.checks import note_promotion
 from haliax._array.lift import lift_axiswise, lift_reduction, reduced, where_mask
 from haliax._array.named import NamedArray, position, require_named, wrap
 from haliax._array.sharding import auto_sharded
@@ -73,13 +74,13 @@ class LayerNormBase(ModuleWithStateDictSerialization):
         )
 
 
-def _scale_and_shift(
-    out: Any, names: tuple[str, ...], weight: NamedArray | None, bias: NamedArray | None
-) -> NamedArray:
+def _scale_and_shift(layer: LayerNormBase, out: Any, names: tuple[str, ...]) -> NamedArray:
+    given, weight, bias = out.dtype, layer.weight, layer.bias
     if weight is not None:
         out = aligned_to(auto_sharded(weight), names) * out
     if bias is not None:
         out = out + aligned_to(auto_sharded(bias), names)
+    note_promotion(type(layer).__name__, given, out.dtype)
     return wrap(out, names)
 
 
@@ -117,7 +118,7 @@ class LayerNorm(LayerNormBase):
         centred = value - mean
         variance = jnp.mean(jnp.square(centred), axis=positions, keepdims=True)
         out = (centred * jax.lax.rsqrt(variance + self.eps)).astype(original.dtype)
-        return _scale_and_shift(out, x.names, self.weight, self.bias)
+        return _scale_and_shift(self, out, x.names)
 
 
 class RmsNorm(LayerNormBase):
@@ -141,7 +142,7 @@ class RmsNorm(LayerNormBase):
         value = original.astype(jnp.float32 if self.dtype is None else self.dtype)
         square = jnp.mean(jnp.square(value), axis=positions, keepdims=True)
         out = (value * jax.lax.rsqrt(square + self.eps)).astype(original.dtype)
-        return _scale_and_shift(out, x.names, self.weight, self.bias)
+        return _scale_and_shift(self, out, x.names)
 
 
 logsumexp = lift_reduction(jax.scipy.special.logsumexp)
