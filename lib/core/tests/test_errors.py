@@ -5,6 +5,7 @@ import pickle
 
 import pytest
 from marin import errors
+from marin.execution.regions import RegionConflict
 from marin.execution.gates import Refusal
 
 REFUSAL = Refusal(
@@ -33,12 +34,14 @@ EXAMPLES = [
     errors.SecretInConfigError("train", "wandb.api_key", "its name says that it holds a secret: 'api_key'"),
     errors.PlanRefusedError([REFUSAL, REFUSAL], "policy.toml (0123)"),
     errors.UnknownStepError("trian", ["train"]),
+    errors.CrossRegionError([RegionConflict("a@dev", "gs://example-eu/a", "eu-west1", ("us-east1",))]),
     errors.StoreError("/store", "strange"),
     errors.StoreUnavailableError("/store", "PermissionError: no"),
     errors.InputMissingError("/data", "raw@2026.12.01 adopts it"),
     errors.RecordNotFoundError("/store", "no step x"),
     errors.RecordFormatError("/store/a/.artifact.json", "record_format=9, newest known here is 2"),
     errors.CorruptRecordError("/store/a/.artifact.json", "it is not JSON"),
+    errors.ReplicaMismatchError("s3://example-bucket/a", "changed content: x"),
     errors.UnsupportedFileError("/store/a/socket", "mode=srwx"),
     errors.ArtifactTypeMismatchError("/store/a", "lab.Tokens", "lab.Model"),
     errors.ArtifactFieldError("lab.Tokens", "count", "the record does not hold it"),

@@ -17,6 +17,7 @@ The tree; each class also inherits the builtin that a caller would expect::
     │   ├── FingerprintMismatchError
     │   ├── SecretInConfigError
     │   ├── PlanRefusedError                    a policy does not allow it
+    │   ├── CrossRegionError
     │   └── UnknownStepError (KeyError)
     ├── StoreError (OSError)                    the store cannot do what was asked
     │   ├── StoreUnavailableError
@@ -24,6 +25,7 @@ The tree; each class also inherits the builtin that a caller would expect::
     │   ├── RecordNotFoundError (FileNotFoundError)
     │   ├── RecordFormatError (ValueError)
     │   ├── CorruptRecordError (ValueError)
+    │   ├── ReplicaMismatchError (ValueError)
     │   └── UnsupportedFileError (ValueError)
     ├── ArtifactError (TypeError)
     │   ├── ArtifactTypeMismatchError
@@ -280,6 +282,26 @@ class UnknownStepError(PlanError, KeyError):
         self.known = known
 
 
+class CrossRegionError(PlanError):
+    """Steps that would run touch data in another region than the one that they would run in.
+
+    Attributes:
+        conflicts: Each step with the path and the two regions.
+    """
+
+    failure_category = "region"
+
+    def __init__(self, conflicts: Sequence[Any]) -> None:
+        self.conflicts = tuple(conflicts)
+        lines = "\n".join(f"  {conflict.line()}" for conflict in self.conflicts[:10])
+        super().__init__(
+            self.conflicts[0].step,
+            f"data would cross regions {len(self.conflicts)} times:\n{lines}\n",
+            field="region",
+            hint="Run where the data is, mirror it (ctx.mirrored), or give a reason with --allow-cross-region.",
+        )
+
+
 class StoreError(MarinError, OSError):
     """The store cannot do what was asked of it.
 
@@ -334,6 +356,14 @@ class CorruptRecordError(StoreError, ValueError):
 
     template = "a record is corrupt: path={path!r}: {reason}."
     default_hint = "Inspect the file; move it away to have the step rebuilt."
+
+
+class ReplicaMismatchError(StoreError, ValueError):
+    """What was copied from another store is not what that store's manifest says."""
+
+    failure_category = "data"
+    template = "the copy differs from its original: path={path!r}: {reason}. Nothing was committed."
+    default_hint = "Verify the original with 'marin verify --deep' in its own store."
 
 
 class UnsupportedFileError(StoreError, ValueError):

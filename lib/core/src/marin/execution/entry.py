@@ -42,6 +42,8 @@ def run(
     reporter: RunReporter | None = None,
     settings: RunnerSettings | None = None,
     gate: PlanGate | None = None,
+    mirrors: Sequence[str] = (),
+    allow_cross_region: str = "",
 ) -> RunSummary:
     """Bring steps up to date and say what became of each; a failed step does not raise.
 
@@ -57,14 +59,27 @@ def run(
         reporter: Told about progress.
         settings: Clock, lease times and hook, for tests and drills.
         gate: Judges the graph before anything runs, see ``marin.policy.policy_gate``.
+        mirrors: Roots of other stores that may have the outputs of ``mirrored`` steps; the cluster's other buckets by
+            default.
+        allow_cross_region: Why steps may touch data in other regions; kept in the ledger. Without it they may not.
     Returns:
         The summary; ``summary.artifact(handle)`` loads a result, ``summary.raise_if_failed()`` raises.
     Raises:
         PlanError: The graph is refused; nothing ran.
         PlanRefusedError: The gate refused it; nothing ran, and the refusal is on record.
+        CrossRegionError: Steps that would run touch data in another region.
+        ReplicaMismatchError: A copy from another store is not what it should be.
         StoreUnavailableError: The store cannot be used; nothing ran.
     """
-    options = RunOptions(max_concurrent, tuple(force), tuple(allow_failed), keep_going, retry_failed)
+    options = RunOptions(
+        max_concurrent,
+        tuple(force),
+        tuple(allow_failed),
+        keep_going,
+        retry_failed,
+        mirrors=tuple(mirrors),
+        allow_cross_region=allow_cross_region,
+    )
     lowered = lower_mixed(handles)
     root = check_prefix(prefix if prefix is not None else marin_prefix())
     runner = StepRunner(root, options, reporter=reporter, settings=settings, gate=gate)

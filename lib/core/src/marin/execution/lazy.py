@@ -17,6 +17,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
+from rigging.filesystem.mirror import Mirror
+from rigging.filesystem.transfer_budget import mirror_budget
+from rigging.path_validation import validate_relative_path
+
 from marin.errors import (
     FingerprintMismatchError,
     InputBindingError,
@@ -56,6 +60,8 @@ class ArtifactStep[T: Artifact]:
         expected_fingerprint: Refuse to plan when the recipe's fingerprint does not start with this.
         retry: Failure categories that are tried again at once.
         timeout_s: Longest time of one attempt, in seconds.
+        mirrored: Take a complete output of the same recipe over from another store of the run, where there is one,
+            instead of computing it again.
     """
 
     name: str
@@ -71,6 +77,7 @@ class ArtifactStep[T: Artifact]:
     expected_fingerprint: str | None = None
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     timeout_s: float | None = None
+    mirrored: bool = False
     __not_config__: ClassVar[str] = "is a step handle; read its path with ctx.artifact_path(handle)"
 
     def __post_init__(self) -> None:
@@ -193,6 +200,26 @@ class StepContext:
         if dep not in self._loaded:
             self._loaded[dep] = dep.artifact_type.load(path)
         return self._loaded[dep]
+
+    def mirrored(self, path: str, *, budget_gb: float | None = None) -> str:
+        """Where data of the stores is in *this* store, after copying it here if it lies in another region.
+
+        Args:
+            path: Relative to the root of a store, such as ``raw/books``. It is the identity, wherever the data lies.
+            budget_gb: Most that may be copied for it, in 10**9 bytes; None counts against the process's limit.
+        Returns:
+            The local path or URL; ``mirror://<path>`` at fingerprint time.
+        Raises:
+            FileNotFoundError: No store has it.
+            TransferBudgetExceeded: It is bigger than what is left.
+        """
+        if self.is_fingerprint:
+            return f"mirror://{validate_relative_path(path)}"
+        mirror = Mirror(self.prefix)
+        if budget_gb is None:
+            return str(mirror.resolve(path))
+        with mirror_budget(budget_gb):
+            return str(mirror.resolve(path))
 
     def runtime_arg(self, key: str) -> Any:
         """An execution choice (the placeholder ``<key>`` at fingerprint time).
@@ -331,6 +358,7 @@ def _lower_one(step: ArtifactStep[Any], identity: Identity, specs: Mapping[Artif
         source=step.adopt_source or step.override_path,
         retry=step.retry,
         timeout_s=step.timeout_s,
+        mirrored=step.mirrored,
     )
 
 

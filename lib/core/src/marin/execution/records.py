@@ -69,6 +69,7 @@ class ArtifactRecord:
     waivers: list[dict[str, Any]] = field(default_factory=list)
     purpose: str = ""
     policy: str = ""
+    replica_of: str = ""
     record_format: int = RECORD_FORMAT
 
     def to_json(self) -> dict[str, Any]:

@@ -35,6 +35,8 @@ class RunOptions:
         allow_failed: Names of steps whose failure does not fail the run.
         keep_going: Whether independent branches go on after a failure.
         retry_failed: Whether steps that failed in an earlier run are tried again.
+        mirrors: Roots of other stores, from which the outputs of ``mirrored`` steps are taken over.
+        allow_cross_region: Why data may cross regions; empty refuses it.
     """
 
     max_concurrent: int | None = None
@@ -42,6 +44,8 @@ class RunOptions:
     allow_failed: Sequence[str] = ()
     keep_going: bool = True
     retry_failed: bool = True
+    mirrors: Sequence[str] = ()
+    allow_cross_region: str = ""
 
     def __post_init__(self) -> None:
         """Check the numbers.
@@ -100,6 +104,10 @@ class RunPlan:
     def writes(self) -> bool:
         """Whether carrying it out may write to the store."""
         return any(node.decision.action is Action.RUN or node.deferred for node in self.nodes.values())
+
+    def running(self) -> list[StepSpec]:
+        """Steps that will run, inputs first, as far as is known now."""
+        return [node.spec for node in self.ordered() if node.decision.action is Action.RUN]
 
     def ordered(self) -> list[PlanNode]:
         """Nodes, inputs first."""

@@ -22,7 +22,7 @@ from rigging.filesystem.prefix import marin_region
 from marin.errors import InputMissingError, RecordFormatError, StepLeaseLostError
 from marin.execution._files import exists, json_text
 from marin.execution.attempt_context import StepAttempt, finish_log_tail, start_log_tail
-from marin.execution.attempts import open_attempt, utc_text
+from marin.execution.attempts import utc_text
 from marin.execution.body import BodyResult, run_body
 from marin.execution.boundaries import Boundary
 from marin.execution.decision import Action, Reason, ReasonKind, decide
@@ -179,8 +179,7 @@ class StepExecution:
         clock = self.settings.clock
         begun = clock.monotonic()
         attempt = self.journal.opened(transaction.epoch, previous)
-        open_attempt(self.layout, attempt)
-        transaction.passed(Boundary.ATTEMPT_OPENED)
+        transaction.open(attempt)
         start_log_tail(attempt.attempt)
         result = BodyResult()
         try:
@@ -218,7 +217,7 @@ class StepExecution:
             prefix=self.prefix,
             region=marin_region(),
         )
-        argument = self.spec.argument(paths)
+        argument = self.context.copy().run(self.spec.argument, paths)
         text = canonical_payload(argument, step=self.spec.name)
         # The config that runs may hold more than the one that was planned: runtime arguments, real paths.
         refuse_secrets(text, self.spec.name)

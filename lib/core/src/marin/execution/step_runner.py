@@ -13,9 +13,10 @@ import dataclasses
 import threading
 from collections.abc import Mapping, Sequence
 
+from rigging.data_config import data_config
 from rigging.memory import peak_rss_bytes
 
-from marin.errors import MarinError, PlanRefusedError
+from marin.errors import CrossRegionError, MarinError, PlanRefusedError
 from marin.execution._files import check_store, exists
 from marin.execution.attempts import is_closed
 from marin.execution.decision import Action, Reason, ReasonKind
@@ -27,6 +28,8 @@ from marin.execution.layout import StepLayout
 from marin.execution.outcomes import Outcome, RunSummary, StepOutcome
 from marin.execution.patches import launch_record
 from marin.execution.records import ArtifactRecord, read_record
+from marin.execution.regions import region_conflicts
+from marin.execution.replicate import find_original, replicate
 from marin.execution.reporter import QuietReporter, RunReporter
 from marin.execution.run_events import RunEvents
 from marin.execution.run_plan import PlanNode, RunOptions, RunPlan, default_concurrency
@@ -74,6 +77,7 @@ class StepRunner:
             What became of every step of the graph.
         Raises:
             PlanError: The graph is refused.
+            CrossRegionError: Data would cross regions, and no reason was given why it may.
             PlanRefusedError: The gate refused it; each refused step has a ``blocked`` attempt on record.
             StoreUnavailableError: The store cannot be written, and something has to be.
             RecordFormatError: The store was written by a newer version.
@@ -89,6 +93,8 @@ class StepRunner:
         if self._plan.writes:
             check_store(self._prefix)
             launch_record(self._prefix)
+            self._take_replicas()
+            self._guard_regions()
             self._events.waivers(self._clearances, self._policy)
         self._settle_decided()
         self._loop()
@@ -134,6 +140,40 @@ class StepRunner:
         report = self._gate(self._graph)
         self._policy, self._clearances = report.policy, report.clearances
         return report
+
+    # ---- other stores ------------------------------------------------------------------------------------------------
+
+    def _guard_regions(self) -> None:
+        conflicts = region_conflicts(self._graph, self._plan.running())
+        if not conflicts:
+            return
+        if not self._options.allow_cross_region:
+            raise CrossRegionError(conflicts)
+        reason = self._options.allow_cross_region
+        self._reporter.notice(conflicts[0].step, f"data crosses regions {len(conflicts)} times, allowed: {reason}")
+        self._events.write(
+            "waiver", {"rule": "region", "reason": reason, "conflicts": [conflict.to_json() for conflict in conflicts]}
+        )
+
+    def _take_replicas(self) -> None:
+        """Copy what mirrored steps have in other stores, from the wanted steps downwards.
+
+        The plan is made again after each: what only the copied step needed does not run any more.
+        """
+        others = self._options.mirrors or data_config().region_buckets.values()
+        mirrors = [url for url in others if url.rstrip("/") != self._prefix]
+        tried: set[StepSpec] = set()
+        while mirrors:
+            candidates = [spec for spec in reversed(self._plan.running()) if spec.mirrored and spec not in tried]
+            spec = next((item for item in candidates if item not in self._plan.forced), None)
+            if spec is None:
+                return
+            tried.add(spec)
+            original = find_original(spec.address, mirrors, fingerprint=spec.fingerprint)
+            if original is not None:
+                self._reporter.notice(spec.label, f"is copied from {original.path} ({original.bytes:,} bytes)")
+                replicate(spec.address, self._prefix, mirrors, fingerprint=spec.fingerprint, settings=self._settings)
+                self._prepare()
 
     # ---- running -----------------------------------------------------------------------------------------------------
 

@@ -68,6 +68,7 @@ class StepSpec:
         source: Existing data of a pin or an adoption.
         retry: Which failure categories are tried again at once.
         timeout_s: Longest time of one attempt, in seconds.
+        mirrored: Take a complete output of the same recipe over from another store of the run.
     Example:
         >>> step = StepSpec(name="tokens", fn=print, hash_attrs={"vocab": 4096})
         >>> step.name_with_hash.startswith("tokens_")
@@ -90,6 +91,7 @@ class StepSpec:
     source: str | None = None
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     timeout_s: float | None = None
+    mirrored: bool = False
 
     def __post_init__(self) -> None:
         """Check the name.

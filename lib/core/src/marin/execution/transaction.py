@@ -26,7 +26,7 @@ from marin.execution._files import (
     take_away,
 )
 from marin.execution._objects import make_private, object_versions, upload_output
-from marin.execution.attempts import close_attempt, close_orphans, is_closed, read_attempts
+from marin.execution.attempts import close_attempt, close_orphans, is_closed, open_attempt, read_attempts
 from marin.execution.boundaries import Boundary, BoundaryHook
 from marin.execution.layout import MANIFEST_FILE, RECORD_FILE, StepLayout, below
 from marin.execution.manifest import (
@@ -152,6 +152,11 @@ class StepTransaction:
             return None
         return record
 
+    def open(self, attempt: AttemptRecord) -> None:
+        """Put on record that an attempt begins."""
+        open_attempt(self.layout, attempt)
+        self.passed(Boundary.ATTEMPT_OPENED)
+
     def begin(self, attempt: AttemptRecord, at: str) -> None:
         """Say that an attempt runs and make its staging folder."""
         self.check()
@@ -177,9 +182,12 @@ class StepTransaction:
             UnsupportedFileError: The body left something that cannot be committed.
         """
         entries = build_manifest(self.staging, volatile=volatile, sync=True)
+        return self.seal_copy(entries, make_record(entries, content_digest(entries)))
+
+    def seal_copy(self, entries: Sequence[ManifestEntry], record: ArtifactRecord) -> SealedOutput:
+        """Write manifest and record into a staging folder whose files are durable and fit the manifest."""
         create_text(os.path.join(self.staging, MANIFEST_FILE), manifest_text(entries))
         self.passed(Boundary.MANIFEST_WRITTEN)
-        record = make_record(entries, content_digest(entries))
         create_text(os.path.join(self.staging, RECORD_FILE), json_text(record.to_json()))
         self.passed(Boundary.RECORD_WRITTEN)
         return SealedOutput(record, tuple(entries))
