@@ -16,6 +16,7 @@ from haliax.errors import (
     AxisNotFoundError,
     AxisSizeMismatchError,
     AxisSpecError,
+    BackendError,
     BroadcastError,
     ExpressionError,
     HaliaxError,
@@ -37,6 +38,7 @@ EXAMPLES = {
     ArrayTypeError: ArrayTypeError("type"),
     ExpressionError: ExpressionError("Unexpected character '$'", "a $ -> a", (2, 3)),
     ShardingError: ShardingError("sharding"),
+    BackendError: BackendError("backend"),
     ScanError: ScanError("scan"),
     StateDictError: StateDictError("state dict"),
     StateDictKeyError: StateDictKeyError("h.wieght", ["h.weight", "h.bias"]),
@@ -50,7 +52,7 @@ def test_every_class_has_an_example_and_a_builtin_base():
     for cls, example in EXAMPLES.items():
         assert str(example)
         if cls is not HaliaxError:
-            assert isinstance(example, ValueError | TypeError)
+            assert isinstance(example, ValueError | TypeError | NotImplementedError)
 
 
 def test_messages_are_golden():
@@ -117,6 +119,54 @@ GALLERY = [
     (lambda: X.scalar(), "Reduce"),
     (lambda: np.asarray(X), ".array"),
     (lambda: len(X), "axis_size"),
+    # duplicate names
+    (lambda: hax.named(jnp.full((2, 2), SECRET), ("a", "a")), "specified twice"),
+    (lambda: hax.stack("embed", [X, X]), "specified twice"),
+    (lambda: X.unflatten_axis("embed", (Axis("batch", 1), Axis("x", 3))), "specified twice"),
+    (lambda: X.flatten_axes("embed", "batch"), "specified twice"),
+    (lambda: hax.rearrange(X, "b e -> (z: b) (z: e)"), "specified twice"),
+    (lambda: hax.dot(X, X, axis=("embed", "embed")), "embed"),
+    (lambda: hnn.Linear.init(Axis("e", 2), Axis("e", 2), key=KEY), "specified twice"),
+    (lambda: hax.vmap(lambda x: X, "batch")(X), "'batch'"),
+    # sizes
+    (lambda: hax.maximum(X, Y), "embed: 4"),
+    (lambda: hax.where(X > 0, X, Y), "embed: 4"),
+    (lambda: hax.einsum("{embed} -> ", X, Y), "embed: 4"),
+    (lambda: hax.concatenate(Axis("batch", 5), [X, X]), "batch: 5"),
+    (lambda: X.broadcast_to({"batch": 3, "embed": 3}), "batch: 3"),
+    (lambda: X.updated_slice({"embed": 2}, hax.full({"batch": 2, "embed": 2}, SECRET)), "exceeds"),
+    (lambda: X.slice("embed", start=2, length=2), "exceeds"),
+    (lambda: hax.sum(X, where=hax.ones({"embed": 4}) > 0), "embed: 4"),
+    (lambda: hax.top_k(X, "embed", 9), "9"),
+    # unknown axes
+    (lambda: hax.roll(X, 1, "zz"), "'zz'"),
+    (lambda: hax.cumsum(X, "zz"), "'zz'"),
+    (lambda: hax.argmax(X, "zz"), "'zz'"),
+    (lambda: hax.take(X, "zz", 0), "'zz'"),
+    (lambda: X.unbind("zz"), "'zz'"),
+    (lambda: X.split("zz", [Axis("a", 1)]), "'zz'"),
+    (lambda: hnn.softmax(X, "zz"), "'zz'"),
+    (lambda: hax.fft(X, "zz"), "'zz'"),
+    (lambda: hax.random.permutation(KEY, X, "zz"), "'zz'"),
+    (lambda: hax.nmap(jnp.sum, "zz")(X), "'zz'"),
+    (lambda: hax.linalg.det(X, "batch", "zz"), "'zz'"),
+    # dtypes and kinds
+    (lambda: X["embed", hax.named([0.5], "i")], "integers"),
+    (lambda: X.take("embed", hax.named([0.5], "i")), "integers"),
+    (lambda: hax.sum(X, where=np.ones((2, 3), bool)), "NamedArray of bool"),
+    (lambda: hax.new_ref(X.array), "NamedArray"),
+    (lambda: hax.roll(X, hax.arange(Axis("s", 2)), "embed"), "axes {s: 2}"),
+    (lambda: hnn.dot_product_attention("k", "embed", X.array, X, X), "NamedArray"),
+    (lambda: X["embed", "text"], "str"),
+    # negative sizes
+    (lambda: hax.ds(0, -1), "size >= 0"),
+    (lambda: Axis("a", 2).resize(-3), "size >= 0"),
+    (lambda: hax.zeros({"a": -2}), "size >= 0"),
+    (lambda: hax.make_axes(a=-1), "size >= 0"),
+    (lambda: hax.tree_util.resize_axis(X, "embed", -1), ">= 0"),
+    # implementations that are not here
+    (lambda: hnn.ragged_dot(jnp.ones((1, 1)), jnp.ones((1, 1, 1)), jnp.ones(1), implementation="triton"), "'cpu'"),
+    (lambda: hnn.ragged_dot(jnp.ones((1, 1)), jnp.ones((1, 1, 1)), jnp.ones(1), implementation="cuda"), "megablox"),
 ]
 
 

@@ -13,6 +13,7 @@ array: a traced or a 40 GB array prints as briefly as a scalar.
     ├── ArrayTypeError (TypeError)           the argument is no array, or the wrong kind of array
     ├── ExpressionError (ValueError)         an einsum or rearrange string does not parse or bind
     ├── ShardingError (ValueError)           names, mesh and mapping do not fit together
+    ├── BackendError (NotImplementedError)   an implementation was asked for that this machine does not have
     ├── ScanError (ValueError)               an argument of scan, fold, map or vmap cannot be mapped
     ├── StateDictError (ValueError)          a state dict cannot be written or read
     │   └── StateDictKeyError (KeyError)     a key that the module needs is not in the state dict
@@ -208,6 +209,10 @@ class ExpressionError(HaliaxError, ValueError):
 
 class ShardingError(HaliaxError, ValueError):
     """Axis names, mesh and axis mapping do not fit together."""
+
+
+class BackendError(HaliaxError, NotImplementedError):
+    """An implementation was asked for by name that this package does not have for the present backend."""
 
 
 class ScanError(HaliaxError, ValueError):

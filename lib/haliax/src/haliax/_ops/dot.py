@@ -10,7 +10,7 @@ from haliax._array.named import NamedArray, bind, freeze, intern_names, require_
 from haliax._array.plan import check_same_sizes
 from haliax._array.sharding import auto_sharded, out_sharding_for
 from haliax._axis.order import check_partial_sizes, solve_order
-from haliax._axis.types import PartialAxisSpec, names_of, pairs
+from haliax._axis.types import PartialAxisSpec, names_of, pairs, reject_duplicates
 from haliax._ops.contract import contract
 from haliax.errors import AxisNotFoundError, AxisSizeMismatchError, AxisSpecError, format_axes, show
 
@@ -34,6 +34,7 @@ def _dot_plan(
     else:
         found = pairs(axis)
         contracted = tuple(n for n, _ in found)
+        reject_duplicates("dot (axis)", contracted, contracted)
         missing = [n for n in contracted if n not in sizes]
         if missing:
             raise AxisNotFoundError("dot", missing, sizes)

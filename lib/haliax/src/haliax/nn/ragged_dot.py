@@ -12,9 +12,14 @@ import jax
 import jax.numpy as jnp
 
 from haliax._callable import callable_module
-from haliax.errors import ArrayTypeError, AxisSpecError
+from haliax.errors import ArrayTypeError, AxisSpecError, BackendError
 
 IMPLEMENTATIONS = ("auto", "xla", "megablox")
+# Names that configurations written for GPUs use; asking for one is answered, not guessed at.
+_ABSENT = {
+    "triton": "no Triton kernel is part of this package; XLA compiles jax.lax.ragged_dot for GPUs itself",
+    "fp8": "grouped products in FP8 need a GPU or TPU kernel, which is not part of this package",
+}
 _ROW_MULTIPLE = 512
 _MEGABLOX_TILES = (512, 1024, 1024)
 
@@ -51,7 +56,15 @@ def ragged_dot(
         Array of shape (T, O).
 
     Raises:
+        ArrayTypeError: An argument has another rank.
         AxisSpecError: Shapes do not fit, or an unknown implementation.
+        BackendError: "triton" or "fp8": there are no such kernels here, and no other is run in their place.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> rows, experts = jnp.ones((3, 2)), jnp.stack([jnp.ones((2, 1)), 2 * jnp.ones((2, 1))])
+        >>> ragged_dot(rows, experts, jnp.array([1, 2])).tolist()
+        [[2.0], [4.0], [4.0]]
 
     References:
         Gale et al., MegaBlocks, arXiv:2211.15841.
@@ -67,6 +80,11 @@ def ragged_dot(
         )
     if implementation == "auto":
         implementation = os.environ.get("RAGGED_DOT_IMPL", "auto")
+    if implementation in _ABSENT:
+        raise BackendError(
+            f"ragged_dot: implementation={implementation!r} on backend {jax.default_backend()!r}: "
+            f"{_ABSENT[implementation]}. Use one of {IMPLEMENTATIONS}."
+        )
     if implementation not in IMPLEMENTATIONS:
         raise AxisSpecError(f"ragged_dot: implementation={implementation!r}; expected one of {IMPLEMENTATIONS}.")
     out = _dispatch(lhs, rhs, group_sizes.astype(jnp.int32), implementation)
