@@ -12,7 +12,11 @@ import pytest
 
 HERE = pathlib.Path(__file__).resolve()
 README = HERE.parents[1] / "README.md"
-PAGE = README.parent.parent.parent / "docs" / "packages" / "haliax.md"
+DOCS = README.parent.parent.parent / "docs"
+PAGES = [
+    "packages/haliax.md",
+    *(f"haliax/{n}.md" for n in ("tutorial", "indexing", "sharding", "cheatsheet", "coming-from")),
+]
 
 
 def modules():
@@ -37,10 +41,17 @@ def test_the_readme_runs_and_is_short():
 
 
 @pytest.mark.slow
-def test_the_docs_page_runs():
-    if not PAGE.exists():
-        pytest.skip("the docs page is not part of the wheel")
-    run_blocks(PAGE)
+@pytest.mark.parametrize("page", PAGES)
+def test_a_docs_page_runs(page):
+    if not (DOCS / "haliax").exists():
+        pytest.skip("the docs are not part of the wheel")
+    run_blocks(DOCS / page)
+
+
+def test_every_guide_is_run():
+    if not (DOCS / "haliax").exists():
+        pytest.skip("the docs are not part of the wheel")
+    assert {f"haliax/{p.name}" for p in (DOCS / "haliax").glob("*.md")} == set(PAGES[1:])
 
 
 @pytest.mark.parametrize("name", modules())
