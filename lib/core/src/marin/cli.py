@@ -3,20 +3,16 @@
 Exit codes: 0 everything is there, 1 a step failed, 2 usage or bad input, 3 the plan was refused.
 """
 
-import json
 import sys
 from typing import Any
 
 import click
 
+from marin._cli.common import JSON as _JSON
+from marin._cli.common import PREFIX as _PREFIX
+from marin._cli.common import echo_json as _echo_json
 from marin._cli.problems import print_error, reported
-
-_PREFIX = click.option("--prefix", metavar="P", help="Root of the store [MARIN_PREFIX or ./marin_store].")
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
-
-
-def _echo_json(value: Any) -> None:
-    click.echo(json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False))
+from marin._cli.trust.cli import audit, hypotheses, keygen, sign
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -25,7 +21,7 @@ def marin() -> None:
     """Run experiments whose every step is on record, and ask what happened and why."""
 
 
-class _RunCommand(click.Command):
+class _ScriptCommand(click.Command):
     """Keeps everything after ``--`` for the script, and prints the script's own options with ``-- --help``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -54,25 +50,54 @@ def _run_command() -> click.Command:
       marin run train.py --force tokens --max-concurrent 2
       marin run train.py --json -- --data path:corpus/*.jsonl
     """
-    return _RunCommand(
+    return _ScriptCommand(
         "run", params=params, callback=_run, help=help_text, short_help="Bring a script's steps up to date."
     )
 
 
 def _run(script: str, **values: Any) -> None:
-    from marin._cli.scripts import load_script
-    from marin.errors import ScriptError
-    from marin.experiment.cli import Experiment, request_from
+    from marin._cli.scripts import load_experiment
+    from marin.experiment.cli import request_from
 
     own = click.get_current_context().obj or []
     with reported():
         request = request_from(values)
-        experiment = getattr(load_script(script), "main", None)
-        if not isinstance(experiment, Experiment):
-            raise ScriptError(script, "it has no experiment named 'main'")
+        experiment = load_experiment(script)
         options, _ = experiment.parse(own, with_run_options=False)
         code = experiment.execute(options, request)
     sys.exit(code)
+
+
+@marin.command(cls=_ScriptCommand)
+@_JSON
+@click.option("--update", is_flag=True, help="Accept what changed, unless a recipe changed under a fixed version.")
+@click.option("--file", "path", metavar="FILE", help="The golden plan [golden/<script>.json beside the script].")
+@click.argument("script")
+def golden(as_json: bool, update: bool, path: str | None, script: str) -> None:
+    """Compare the recipes of SCRIPT with those on file; exits with 1 and shows the fields when they differ.
+
+    Options of the script go after `--`; without any, those on file are used again.
+
+    \b
+    Examples:
+      marin golden experiments/tutorials/train_tiny_model_cpu.py
+      marin golden train.py --update -- --data hf:example/corpus@1a2b3c
+    """
+    from marin._cli.golden_plan import change_lines, check_golden, golden_path
+    from marin.execution.golden import ChangeKind
+
+    own = click.get_current_context().obj or []
+    with reported():
+        target = path or golden_path(script)
+        changes = check_golden(script, target, own, update=update)
+    drifted = any(change.kind is ChangeKind.DRIFTED for change in changes)
+    accepted = update and not drifted
+    if as_json:
+        _echo_json({"file": target, "ok": accepted or not changes, "changes": [item.to_json() for item in changes]})
+    else:
+        what = "written" if accepted else "not written: a fixed version drifted" if update else "compared"
+        click.echo("\n".join([*change_lines(changes), f"{target}: {what}, {len(changes)} changed"]))
+    sys.exit(0 if accepted or not changes else 1)
 
 
 @marin.command()
@@ -217,56 +242,6 @@ def verify(
 
 
 @marin.command()
-@_JSON
-@click.argument("path")
-def keygen(as_json: bool, path: str) -> None:
-    """Make an Ed25519 key pair: PATH, which only you may read, and PATH.pub to pass around (needs the extra `sign`).
-
-    \b
-    Examples:
-      marin keygen ~/.config/marin/release
-    """
-    from marin.ledger._adapters.ed25519 import generate_pair
-
-    with reported():
-        keyid = generate_pair(path)
-        if as_json:
-            _echo_json({"private": path, "public": f"{path}.pub", "keyid": keyid})
-        else:
-            click.echo(f"{path} (keep it secret), {path}.pub, key {keyid[:16]}")
-
-
-@marin.command()
-@_PREFIX
-@_JSON
-@click.option("--key", required=True, metavar="KEY", help="Private key: a file of mode 0600, env:NAME or file:/PATH.")
-@click.option("--lineage", is_flag=True, help="Also sign everything that it was made from.")
-@click.argument("step")
-def sign(prefix: str | None, as_json: bool, key: str, lineage: bool, step: str) -> None:
-    """Sign NAME@VERSION after hashing it again (needs the extra `sign`). An output that fails the check is not signed.
-
-    \b
-    Examples:
-      marin sign model@2026.12.01 --key ~/.config/marin/release
-      marin sign model@auto --key env:MARIN_SIGNING_KEY --lineage --json
-    """
-    from marin._cli.tables import verification_lines
-    from marin.ledger._adapters.ed25519 import load_signer
-    from marin.ledger.ledger import Ledger, split_reference
-    from marin.ledger.signing import sign_step
-
-    with reported():
-        result, signed = sign_step(Ledger(prefix), *split_reference(step), signer=load_signer(key), lineage=lineage)
-        if as_json:
-            _echo_json({"ok": result.ok, "signed": signed, "verification": result.to_json()})
-        elif result.ok:
-            click.echo("\n".join(f"signed {label}" for label in signed))
-        else:
-            click.echo("\n".join([*verification_lines(result), "nothing was signed"]))
-    sys.exit(0 if result.ok else 1)
-
-
-@marin.command()
 @_PREFIX
 @_JSON
 @click.argument("left")
@@ -330,6 +305,86 @@ def reports(prefix: str | None, as_json: bool, output: str | None) -> None:
             click.echo("\n".join(index_lines(index)))
 
 
+@marin.command()
+@_PREFIX
+@_JSON
+@click.option(
+    "-o", "--folder", default="experiments/failures", show_default=True, metavar="DIR", help="Where to write."
+)
+@click.option("--stdout", "to_stdout", is_flag=True, help="Print the case instead of writing a file.")
+@click.argument("step")
+def case(prefix: str | None, as_json: bool, folder: str, to_stdout: bool, step: str) -> None:
+    """Open a failure case for NAME@VERSION: error, log tail, kept files and checkpoints, with room for the rest.
+
+    A case that is there already is left alone: what people wrote into it stays.
+
+    \b
+    Examples:
+      marin case model-hot@auto
+      marin case model@2026.12.01 --stdout
+    """
+    import os
+
+    from rigging.filesystem.atomic import write_text_atomic
+
+    from marin.ledger.ledger import Ledger, split_reference
+    from marin.reports.failure_case import failure_case
+
+    with reported():
+        found = failure_case(Ledger(prefix), *split_reference(step))
+        path = os.path.join(folder, found.file_name)
+        existed = os.path.exists(path)
+        if not existed and not to_stdout:
+            write_text_atomic(path, found.text)
+    if as_json:
+        _echo_json({"title": found.title, "file": None if to_stdout else path, "existed": existed, "text": found.text})
+    elif to_stdout:
+        click.echo(found.text)
+    else:
+        click.echo(f"{path}{' (was there already)' if existed else ''}")
+
+
+@marin.command()
+@_PREFIX
+@_JSON
+@click.option("--from", "sources", required=True, multiple=True, metavar="P", help="Store to copy from (repeatable).")
+@click.argument("step")
+def replicate(prefix: str | None, as_json: bool, sources: tuple[str, ...], step: str) -> None:
+    """Copy NAME@VERSION from another store, hashed against its manifest before it is committed.
+
+    \b
+    Examples:
+      marin replicate tokens@2026.12.01 --from s3://example-eu/store
+    """
+    from rigging.progress import Progress
+
+    from marin.execution._files import check_prefix, check_store
+    from marin.execution.replicate import replicate as copy_output
+    from marin.ledger.ledger import Ledger, split_reference
+
+    with reported():
+        name, version = split_reference(step)
+        roots = [check_prefix(source) for source in sources]
+        if not version or version.endswith("auto"):
+            version = Ledger(roots[0]).find(name, version).version
+        address = f"{name}/{version}"
+        target = Ledger(prefix).prefix
+        check_store(target)
+        with Progress(None, unit="B", description=f"copy {step}") as progress:
+
+            def tell(done: int, total: int) -> None:
+                progress.total = total
+                progress.update(done)
+
+            record = copy_output(address, target, roots, progress=tell)
+        if as_json:
+            _echo_json({"copied": record is not None, "path": f"{target}/{address}"})
+        elif record is None:
+            click.echo(f"{target}/{address} is there already, or is being made")
+        else:
+            click.echo(f"{record.output_path}: {record.files} files, {record.bytes:,} bytes from {record.replica_of}")
+
+
 @marin.group()
 def ledger() -> None:
     """Query the ledger, or make its index again."""
@@ -362,12 +417,14 @@ def query(prefix: str | None, as_json: bool, sql: str) -> None:
 
 @ledger.command()
 @_PREFIX
-def rebuild(prefix: str | None) -> None:
+@_JSON
+def rebuild(prefix: str | None, as_json: bool) -> None:
     """Make the index again from records, attempts and events. It is a cache; nothing depends on it.
 
     \b
     Examples:
       marin ledger rebuild
+      marin ledger rebuild --json
     """
     import os
 
@@ -379,7 +436,10 @@ def rebuild(prefix: str | None) -> None:
         if os.path.exists(index_path(store.prefix)):
             os.unlink(index_path(store.prefix))
         tables = load_tables(store)
-        click.echo(", ".join(f"{len(rows)} {name}" for name, rows in tables.items()))
+        if as_json:
+            _echo_json({name: len(rows) for name, rows in tables.items()})
+        else:
+            click.echo(", ".join(f"{len(rows)} {name}" for name, rows in tables.items()))
 
 
 @ledger.command()
@@ -416,6 +476,10 @@ def compact(prefix: str | None, as_json: bool, keep_days: int) -> None:
             click.echo(table(["day", "events", "files removed", "bytes"], rows))
         else:
             click.echo("nothing to compact: no day before today has events of its own")
+
+
+for _command in (hypotheses, keygen, sign, audit):
+    marin.add_command(_command)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -1,11 +1,15 @@
 """Tables and pages of text for the terminal."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from marin.ledger.failure_groups import FailureGroup
+from marin.ledger.hypotheses import Claim, Verdict
 from marin.ledger.ledger import StepEntry
 from marin.ledger.verification import Verification
+
+if TYPE_CHECKING:
+    from marin.reports.audit_view import AuditView
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -89,6 +93,46 @@ def verification_lines(result: Verification) -> list[str]:
         lines += [f"        {problem}" for problem in finding.problems]
     how = "every byte was hashed again" if result.deep else "names, sizes and digests on record; --deep hashes again"
     lines.append(f"{len(result.findings)} steps checked ({how})")
+    return lines
+
+
+def verdict_lines(verdicts: Iterable[Verdict]) -> list[str]:
+    """What became of the hypotheses of a run."""
+    lines = []
+    for verdict in verdicts:
+        value = f"{verdict.value:g}" if verdict.value is not None else "no value"
+        hoc = ", post hoc: its evidence is older than the claim" if verdict.post_hoc else ""
+        lines.append(f"hypothesis {verdict.experiment}: {verdict.outcome.value} ({value}{hoc})")
+    return lines
+
+
+def claim_rows(claims: Iterable[Claim]) -> list[list[str]]:
+    """Rows of ``marin hypotheses``."""
+    rows = []
+    for claim in claims:
+        last = claim.verdicts[-1] if claim.verdicts else None
+        state = claim.state.replace("_", " ") + (" (post hoc)" if last is not None and last.post_hoc else "")
+        said = claim.hypothesis
+        wanted = f"{said.metric} {said.direction.value} {said.threshold:g}" if said is not None else "-"
+        value = f"{last.value:g}" if last is not None and last.value is not None else "-"
+        declared = claim.declared_at[:19] + "Z" if claim.declared_at else "never"
+        evidence = ", ".join(last.evidence) if last is not None else "-"
+        text = said.claim if said is not None else "-"
+        rows.append([claim.experiment, state, wanted, value, declared, evidence or "-", text])
+    return rows
+
+
+def audit_lines(view: "AuditView", output: str | None) -> list[str]:
+    """The page of ``marin audit`` on a terminal."""
+    lines = [f"{'verified  ' if view.ok else 'UNVERIFIED'}  {view.step}  {len(view.lineage)} steps"]
+    lines += [f"  problem   {problem}" for problem in view.problems]
+    lines += [f"  note      {note}" for note in view.notes]
+    lines.append(f"  made of   {', '.join(view.licences) or 'no declared source'}")
+    lines += [f"  source    {item.source}  {item.licence}  read by {item.read_by}" for item in view.materials]
+    lines += [f"  claim     {item.experiment}: {item.outcome}" for item in view.claims]
+    cost = view.cost
+    lines.append(f"  took      {cost.attempts} attempts, {cost.wall_s:.1f} s wall, {cost.cpu_s:.1f} s CPU")
+    lines += [f"  page      {output}"] if output else []
     return lines
 
 

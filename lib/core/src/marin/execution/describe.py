@@ -9,11 +9,14 @@ import hashlib
 import importlib.util
 import inspect
 import json
+import sys
 import traceback
+from collections.abc import Sequence
 from typing import Any
 
 from rigging.provenance import Provenance, environment_report
-from rigging.redaction import redact_string
+from rigging.redaction import REDACTED_VALUE, is_sensitive_key_name, redact_string
+from rigging.secrets import is_secret_reference
 
 from marin.execution.failures import causes, error_signature
 from marin.execution.fingerprint import type_name
@@ -33,8 +36,25 @@ def short_environment() -> dict[str, Any]:
 def provenance_payload(provenance: Provenance) -> dict[str, Any]:
     """Provenance as JSON, with the command line redacted."""
     data: dict[str, Any] = dataclasses.asdict(provenance)
-    data["command_line"] = [redact_string(part) for part in provenance.command_line]
+    # Outside of a repository the provenance is empty; how to run it again is worth knowing there too.
+    data["command_line"] = redact_arguments(provenance.command_line or sys.orig_argv)
     return data
+
+
+def redact_arguments(arguments: Sequence[str]) -> list[str]:
+    """A command line without secrets, also without the values of options that are named like one.
+
+    Example:
+        >>> redact_arguments(["run", "--api-key", "hunter2", "--max-tokens", "8", "--password=x"])
+        ['run', '--api-key', '[REDACTED]', '--max-tokens', '8', '--password=[REDACTED]']
+    """
+    shown: list[str] = []
+    for number, part in enumerate(arguments):
+        before = arguments[number - 1] if number else ""
+        named = before.startswith("-") and "=" not in before and is_sensitive_key_name(before.lstrip("-"))
+        hidden = named and not part.startswith("-") and not is_secret_reference(part)
+        shown.append(REDACTED_VALUE if hidden else redact_string(part))
+    return shown
 
 
 def unwrap_body(body: Any) -> Any:

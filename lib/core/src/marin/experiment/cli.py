@@ -14,6 +14,7 @@ A script exposes its steps as a function and wraps it once::
 must be built wholly inside ``build``: it is called after the command line, and the versions on it, are known.
 """
 
+import dataclasses
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,6 +28,7 @@ from rigging.filesystem.prefix import marin_prefix
 from marin._cli.logs import show_logs
 from marin._cli.plan_text import explain_lines, plan_json, plan_lines
 from marin._cli.problems import EXIT_OK, EXIT_STEP_FAILED, reported
+from marin._cli.tables import verdict_lines
 from marin.errors import InvalidVersionError, MarinError, PlanRefusedError, ScriptError, UnknownStepError, UsageError
 from marin.execution._files import check_prefix
 from marin.execution.build_context import VersionCodex, build_context
@@ -37,6 +39,8 @@ from marin.execution.lazy import ArtifactStep
 from marin.execution.outcomes import RunSummary
 from marin.execution.reporter import ConsoleReporter, QuietReporter
 from marin.execution.step_spec import StepSpec
+from marin.experiment.claims import check_hypotheses, conclude_hypotheses, declare_hypotheses
+from marin.ledger.hypotheses import Hypothesis
 from marin.policy.gate import policy_gate
 
 _OWN_PACKAGES = ("marin.", "rigging.", "fray.", "zephyr.", "levanter.", "haliax.", "dupekit.")
@@ -77,6 +81,8 @@ class RunRequest:
         version: Version of steps that leave it out.
         override: ``{step name: version}``.
         policy: Policy file; None takes ``./policy.toml``, else the shipped one.
+        mirrors: Roots of other stores that may have what mirrored steps make.
+        allow_cross_region: Why data may cross regions.
     """
 
     plan: bool = False
@@ -89,6 +95,8 @@ class RunRequest:
     version: str | None = None
     override: Mapping[str, str] = field(default_factory=dict)
     policy: str | None = None
+    mirrors: tuple[str, ...] = ()
+    allow_cross_region: str = ""
 
 
 def run_options() -> list[click.Option]:
@@ -103,6 +111,8 @@ def run_options() -> list[click.Option]:
         click.Option(["--keep-going/--fail-fast"], default=True, help="Go on with independent steps after a failure."),
         click.Option(["--version"], metavar="V", help="Version of steps that leave it out."),
         click.Option(["--override"], multiple=True, metavar="NAME=V", help="Version of one step (repeatable)."),
+        click.Option(["--mirror", "mirrors"], multiple=True, metavar="P", help="Store to copy from (repeatable)."),
+        click.Option(["--allow-cross-region"], default="", metavar="WHY", help="Let data cross regions, on record."),
         click.Option(
             ["--policy"], metavar="FILE", help="What may be made from what [./policy.toml, else the shipped]."
         ),
@@ -134,6 +144,8 @@ def request_from(values: Mapping[str, Any]) -> RunRequest:
         version=values["version"],
         override=overrides,
         policy=values["policy"],
+        mirrors=tuple(values["mirrors"]),
+        allow_cross_region=values["allow_cross_region"],
     )
 
 
@@ -143,6 +155,7 @@ class Experiment:
     Attributes:
         name: Name of the experiment.
         allow_failed: Names of steps whose failure is expected and does not fail the run.
+        hypotheses: What it claims before it runs.
     """
 
     def __init__(
@@ -154,11 +167,13 @@ class Experiment:
         allow_failed: Sequence[str] = (),
         after_run: Sequence[Callable[[ExperimentRun], None]] = (),
         default_version: str = "auto",
+        hypotheses: Sequence[Hypothesis] = (),
     ) -> None:
         self.build = build
         self.name = name or build.__module__.rpartition(".")[2]
         self.allow_failed = tuple(allow_failed)
         self.after_run = list(after_run)
+        self.hypotheses = tuple(hypotheses)
         self._options = list(options)
         self._default_version = default_version
 
@@ -229,6 +244,10 @@ class Experiment:
         gate = policy_gate(request.policy)
         handles = self.handles(options, request)
         prefix = check_prefix(request.prefix or marin_prefix())
+        if self.hypotheses:
+            lowered = lower_mixed(handles)
+            graph = plan_graph([lowered[handle] for handle in handles], prefix)
+            check_hypotheses(self.hypotheses, graph.steps)
         if request.plan:
             return self._print_plan(handles, prefix, request, gate)
         if request.dry_run:
@@ -237,6 +256,8 @@ class Experiment:
             return EXIT_OK
         allowed = self._allowed(handles)
         show_logs()
+        for note in declare_hypotheses(prefix, self.hypotheses):
+            click.echo(f"note: {note}", err=True)
         summary = run(
             *handles,
             max_concurrent=request.max_concurrent,
@@ -247,6 +268,9 @@ class Experiment:
             reporter=QuietReporter() if request.as_json else ConsoleReporter(),
             gate=gate,
         )
+        verdicts = conclude_hypotheses(prefix, self.hypotheses, summary)
+        if not request.as_json:
+            click.echo("".join(f"{line}\n" for line in verdict_lines(verdicts)), err=True, nl=False)
         finished = ExperimentRun(self.name, options, handles, summary, prefix)
         for hook in self.after_run:
             hook(finished)
@@ -259,6 +283,7 @@ class Experiment:
                     "seconds": round(summary.seconds, 3),
                     "peak_memory_bytes": summary.peak_memory_bytes,
                     "steps": steps,
+                    "verdicts": [dataclasses.asdict(verdict) for verdict in verdicts],
                 }
             )
         return EXIT_OK if summary.ok else EXIT_STEP_FAILED
@@ -331,6 +356,7 @@ def experiment_main(
     allow_failed: Sequence[str] = (),
     after_run: Sequence[Callable[[ExperimentRun], None]] = (),
     default_version: str = "auto",
+    hypotheses: Sequence[Hypothesis] = (),
 ) -> Experiment:
     """Wrap a build function so that the script has a command line and ``marin run`` finds its steps.
 
@@ -342,6 +368,8 @@ def experiment_main(
             success.
         after_run: Called in order after every run, also one with failures (for a report, say).
         default_version: Version of steps that leave it out, unless ``--version`` is given.
+        hypotheses: What the experiment claims, each with the ``step`` and the ``metric`` that decide. They are written
+            down before the first run and judged after every run; ``marin hypotheses`` lists them.
     Returns:
         The experiment. Bind it to the name ``main``.
     Example:
@@ -356,4 +384,5 @@ def experiment_main(
         allow_failed=allow_failed,
         after_run=after_run,
         default_version=default_version,
+        hypotheses=hypotheses,
     )

@@ -15,11 +15,11 @@ from typing import Any
 
 from rigging.provenance import launch_provenance
 
-from marin.errors import UsageError
+from marin.errors import RecordNotFoundError, UsageError
 from marin.execution._files import check_store
 from marin.execution.attempts import new_id, utc_text
 from marin.execution.events import LedgerEvent, write_event
-from marin.ledger.ledger import Ledger
+from marin.ledger.ledger import Ledger, split_reference
 
 
 class Direction(StrEnum):
@@ -51,6 +51,8 @@ class Hypothesis:
         baseline: Step that it is compared with, as ``name@version``.
         budget: What it may cost, in words.
         stop_rule: When it ends, in words.
+        step: Name of the step whose result holds the metric as a field (``a.b`` reaches into one); empty when the
+            caller of ``conclude`` brings the number.
     """
 
     experiment: str
@@ -61,6 +63,7 @@ class Hypothesis:
     baseline: str = ""
     budget: str = ""
     stop_rule: str = ""
+    step: str = ""
 
     def __post_init__(self) -> None:
         """Check that the claim can be decided.
@@ -85,7 +88,7 @@ class Verdict:
         value: The metric, or None when there is none.
         interval: Confidence interval of the value, where known.
         evidence: Steps that the value comes from, as ``name@version``.
-        post_hoc: Whether no hypothesis was written down before.
+        post_hoc: Whether no hypothesis was written down before the evidence was made.
         at: When it was computed, UTC.
     """
 
@@ -100,11 +103,35 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Claim:
-    """An experiment with its hypothesis (None for post hoc verdicts) and its verdicts, oldest first."""
+    """An experiment with its hypothesis and its verdicts.
+
+    Attributes:
+        experiment: Name of the experiment.
+        hypothesis: The first one that was written down; None when there was a verdict before.
+        verdicts: Oldest first.
+        declared_at: When the hypothesis was written down, UTC.
+    """
 
     experiment: str
     hypothesis: Hypothesis | None
     verdicts: tuple[Verdict, ...] = field(default=())
+    declared_at: str = ""
+
+    @property
+    def state(self) -> str:
+        """Outcome of the latest verdict, or ``open``."""
+        return self.verdicts[-1].outcome.value if self.verdicts else "open"
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON object for ``--json`` and pages."""
+        return {
+            "experiment": self.experiment,
+            "state": self.state,
+            "post_hoc": bool(self.verdicts) and self.verdicts[-1].post_hoc,
+            "declared_at": self.declared_at,
+            "hypothesis": dataclasses.asdict(self.hypothesis) if self.hypothesis is not None else None,
+            "verdicts": [dataclasses.asdict(verdict) for verdict in self.verdicts],
+        }
 
 
 def judge(hypothesis: Hypothesis, value: float | None, interval: tuple[float, float] | None = None) -> VerdictOutcome:
@@ -150,6 +177,9 @@ def conclude(
 ) -> Verdict:
     """Compute and keep the verdict of an experiment.
 
+    It is post hoc when there was no hypothesis, or when a step of the evidence was made before the hypothesis was
+    written down: whoever knows the number can no longer predict it.
+
     Args:
         ledger: The store.
         experiment: Name of the experiment.
@@ -160,8 +190,8 @@ def conclude(
     Raises:
         UsageError: There is no hypothesis, and no fallback.
     """
-    declared = next((claim.hypothesis for claim in claims(ledger) if claim.experiment == experiment), None)
-    hypothesis = declared or fallback
+    claim = next((claim for claim in claims(ledger) if claim.experiment == experiment), Claim(experiment, None))
+    hypothesis = claim.hypothesis or fallback
     if hypothesis is None:
         raise UsageError(f"no hypothesis for experiment={experiment!r}.", hint="Declare it first, or pass fallback=...")
     verdict = Verdict(
@@ -170,7 +200,7 @@ def conclude(
         value=value if value is not None and math.isfinite(value) else None,
         interval=interval,
         evidence=tuple(evidence),
-        post_hoc=declared is None,
+        post_hoc=claim.hypothesis is None or any(_made_before(ledger, ref, claim.declared_at) for ref in evidence),
     )
     event = _write(ledger, "verdict", experiment, dataclasses.asdict(verdict))
     return dataclasses.replace(verdict, at=event.at)
@@ -184,12 +214,22 @@ def claims(ledger: Ledger) -> list[Claim]:
             continue
         claim = found.get(event.step, Claim(event.step, None))
         if event.kind == "hypothesis" and claim.hypothesis is None and not claim.verdicts:
-            values: dict[str, Any] = {**event.data, "direction": Direction(event.data["direction"])}
-            claim = dataclasses.replace(claim, hypothesis=Hypothesis(**values))
+            known = {item.name for item in dataclasses.fields(Hypothesis)}
+            values: dict[str, Any] = {key: value for key, value in event.data.items() if key in known}
+            values["direction"] = Direction(values["direction"])
+            claim = dataclasses.replace(claim, hypothesis=Hypothesis(**values), declared_at=event.at)
         elif event.kind == "verdict":
             claim = dataclasses.replace(claim, verdicts=(*claim.verdicts, _verdict(event)))
         found[event.step] = claim
     return list(found.values())
+
+
+def _made_before(ledger: Ledger, reference: str, at: str) -> bool:
+    try:
+        made = ledger.record(*split_reference(reference)).created_at
+    except (RecordNotFoundError, UsageError):
+        return False  # a failed step leaves no record, and evidence may be a text
+    return bool(made) and made < at
 
 
 def _verdict(event: LedgerEvent) -> Verdict:

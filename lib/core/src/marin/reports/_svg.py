@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from marin.execution.graph import post_order
+
 WIDTH, HEIGHT = 760, 300
 LEFT, RIGHT, TOP, BOTTOM = 56, 132, 16, 40
 NODE_WIDTH, NODE_HEIGHT, GAP_X, GAP_Y = 190, 44, 28, 26
@@ -130,14 +132,12 @@ def layers_of(nodes: Sequence[Node], parents: Mapping[str, Sequence[str]]) -> li
         [['a'], ['b']]
     """
     known = {node.key for node in nodes}
+    above = {node.key: [key for key in parents.get(node.key, ()) if key in known] for node in nodes}
     depth: dict[str, int] = {}
-
-    def depth_of(key: str) -> int:
-        if key not in depth:
-            depth[key] = 1 + max((depth_of(p) for p in parents.get(key, ()) if p in known), default=-1)
-        return depth[key]
-
-    rows: list[list[Node]] = [[] for _ in range(1 + max((depth_of(node.key) for node in nodes), default=-1))]
+    # A loop and no recursion: a chain of steps may be longer than Python's stack.
+    for key in post_order([node.key for node in nodes], lambda key: above[key], str):
+        depth[key] = 1 + max((depth[parent] for parent in above[key]), default=-1)
+    rows: list[list[Node]] = [[] for _ in range(1 + max(depth.values(), default=-1))]
     for node in nodes:
         rows[depth[node.key]].append(node)
     return rows
@@ -184,6 +184,17 @@ def _box(node: Node, x: float, y: float) -> str:
     return (
         f'<g class="node {escape(node.status)}">'
         f'<rect x="{x:.0f}" y="{y:.0f}" width="{NODE_WIDTH}" height="{NODE_HEIGHT}" rx="6"/>'
-        f'<text class="name" x="{x + 10:.0f}" y="{y + 18:.0f}">{escape(node.label)}</text>'
-        f'<text class="detail" x="{x + 10:.0f}" y="{y + 34:.0f}">{escape(node.detail)}</text></g>'
+        f'<text class="name" x="{x + 10:.0f}" y="{y + 18:.0f}">{escape(_short(node.label, 25))}'
+        f"<title>{escape(node.label)}</title></text>"
+        f'<text class="detail" x="{x + 10:.0f}" y="{y + 34:.0f}">{escape(_short(node.detail, 30))}</text></g>'
     )
+
+
+def _short(text: str, limit: int) -> str:
+    """A text that fits into a box; the end of a name says more than its beginning.
+
+    Example:
+        >>> _short("tutorial/bits-per-byte", 12)
+        '…ts-per-byte'
+    """
+    return text if len(text) <= limit else "…" + text[1 - limit :]

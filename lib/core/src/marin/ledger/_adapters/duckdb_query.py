@@ -10,6 +10,8 @@ try:
 except ImportError:
     duckdb = None
 
+_READS = frozenset({"SELECT", "EXPLAIN"})
+
 
 def run_query(
     tables: Mapping[str, Sequence[tuple[str, str]]], rows: Mapping[str, Sequence[Sequence[Any]]], sql: str
@@ -36,6 +38,7 @@ def run_query(
                 marks = ", ".join("?" for _ in columns)
                 connection.executemany(f'INSERT INTO "{table}" VALUES ({marks})', [list(row) for row in rows[table]])
         try:
+            _check_reads_only(sql)
             result = connection.execute(sql)
         except duckdb.Error as error:
             names = ", ".join(tables)
@@ -44,3 +47,19 @@ def run_query(
             ) from None
         names = [item[0] for item in result.description or ()]
         return names, result.fetchall()
+
+
+def _check_reads_only(sql: str) -> None:
+    """A statement that changes something would change a copy in memory, which nobody can mean.
+
+    Raises:
+        UsageError: It is not exactly one query.
+    """
+    statements = duckdb.extract_statements(sql)
+    kinds = [statement.type.name for statement in statements]
+    if len(kinds) != 1 or kinds[0] not in _READS:
+        shown = ", ".join(kind.lower() for kind in kinds) or "nothing"
+        raise UsageError(
+            f"the ledger can only be read: got {shown}; expected one SELECT, DESCRIBE, SHOW or EXPLAIN.",
+            hint="Records are changed by running steps, never by SQL.",
+        )

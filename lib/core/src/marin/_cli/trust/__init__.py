@@ -1,0 +1,1 @@
+"""The commands about trust: claims, keys, signatures, audits."""
