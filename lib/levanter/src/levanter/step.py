@@ -20,6 +20,7 @@ from levanter.optim.config import hyperparams_of
 from levanter.optim.transforms import ClipUpdateState, SkipStepState
 from levanter.sharding import AxisMapping, compute_sharding, constrain_tree
 from levanter.tracker.tracker_fns import collect_jit_metrics
+from levanter.trainable import partition_trainable
 from levanter.trainer_state import TrainerState
 
 LossFn = Callable[..., Any]
@@ -101,7 +102,7 @@ def run_loss(
 
 def _step(spec: StepSpec, state: TrainerState, batch: Any) -> tuple[TrainerState, dict[str, Any]]:
     key, next_key = jax.random.split(state.training_key)
-    params, rest = eqx.partition(state.model, eqx.is_inexact_array)
+    params, rest = partition_trainable(state.model)
     whole = spec.micro_size is None or spec.micro_size >= batch_size_of(batch, spec.batch_axis)
 
     def objective(params: Any, part: Any, part_key: jax.Array) -> tuple[jax.Array, Any]:

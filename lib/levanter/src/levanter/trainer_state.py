@@ -14,6 +14,7 @@ import optax
 
 from levanter.optim.model_averaging import Averaging, ModelAveragingConfig
 from levanter.precision import Policy
+from levanter.trainable import partition_trainable
 
 
 class TrainerState(eqx.Module):
@@ -81,7 +82,7 @@ class TrainerState(eqx.Module):
         Returns:
             ``(new state, updates)``.
         """
-        params, rest = eqx.partition(self.model, eqx.is_inexact_array)
+        params, rest = partition_trainable(self.model)
         optimizer = optax.with_extra_args_support(self.optimizer)
         updates, opt_state = optimizer.update(grads, self.opt_state, params, loss=loss, obj_fn=obj_fn)
         params = optax.apply_updates(params, updates)
@@ -91,5 +92,5 @@ class TrainerState(eqx.Module):
 
 
 def trainable(model: Any) -> Any:
-    """The floating-point array leaves of a model; everything else becomes None."""
-    return eqx.filter(model, eqx.is_inexact_array)
+    """The leaves of a model that are trained (:mod:`levanter.trainable`); everything else becomes None."""
+    return partition_trainable(model)[0]

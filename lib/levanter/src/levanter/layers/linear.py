@@ -9,10 +9,13 @@ Parameters are haliax ``Linear`` modules; the arithmetic here is on raw arrays. 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
+import equinox as eqx
 import haliax.nn as hnn
 import jax
-from haliax import Axis
+import jax.numpy as jnp
+from haliax import Axis, NamedArray
 
 from levanter.errors import ConfigError
 
@@ -93,7 +96,39 @@ def _matmul_bwd(saved: tuple[jax.Array, jax.Array], dy: jax.Array) -> tuple[jax.
 matmul.defvjp(_matmul_fwd, _matmul_bwd)
 
 
-def apply_linear(layer: hnn.Linear, x: jax.Array) -> jax.Array:
+class LoraLinear(eqx.Module):
+    """A linear layer with a trained low-rank addition; ``W x + scale * B A x`` in the usual letters.
+
+    Attributes:
+        weight: Axes ``(in..., out...)``; frozen.
+        bias: Axes ``(out...)``, or None; frozen.
+        lora_a: Axes ``(in..., lora_rank)``.
+        lora_b: Axes ``(lora_rank, out...)``.
+        scale: Factor on the product.
+
+    References:
+        Hu et al., LoRA, arXiv:2106.09685, section 4.1.
+    """
+
+    trainable_fields: ClassVar[tuple[str, ...]] = ("lora_a", "lora_b")
+
+    weight: NamedArray
+    bias: NamedArray | None
+    lora_a: NamedArray
+    lora_b: NamedArray
+    scale: float = eqx.field(static=True)
+
+    def delta(self) -> NamedArray:
+        """``scale * A B`` with the axes of the weight, computed in float32."""
+        a, b = (x.array.astype(jnp.float32) for x in (self.lora_a, self.lora_b))
+        shared = {axis.name for axis in self.lora_a.axes} & {axis.name for axis in self.lora_b.axes}
+        stack = a.shape[: len(shared) - 1]  # the rank is shared too
+        rank = a.shape[-1]
+        product = a.reshape(*stack, -1, rank) @ b.reshape(*stack, rank, -1)
+        return NamedArray(self.scale * product.reshape(self.weight.array.shape), self.weight.axes)
+
+
+def apply_linear(layer: hnn.Linear | LoraLinear, x: jax.Array) -> jax.Array:
     """Apply a layer to ``x[..., I]``; multi-axis inputs and outputs of the layer are flattened to one axis each.
 
     Args:
@@ -103,4 +138,8 @@ def apply_linear(layer: hnn.Linear, x: jax.Array) -> jax.Array:
     weight = layer.weight.array
     fan_in = x.shape[-1]
     y = matmul(x, weight.reshape(fan_in, -1))
+    if isinstance(layer, LoraLinear):
+        low = matmul(x, layer.lora_a.array.reshape(fan_in, -1))
+        up = layer.lora_b.array
+        y = y + layer.scale * matmul(low, up.reshape(up.shape[0], -1))
     return y if layer.bias is None else y + layer.bias.array.reshape(-1)

@@ -29,7 +29,7 @@ from haliax import Axis, NamedArray
 
 from levanter.layers.attention import AttentionSettings, dot_product_attention
 from levanter.layers.attention_mask import AttentionMask
-from levanter.layers.linear import InitSpec, apply_linear, matmul
+from levanter.layers.linear import InitSpec, apply_linear
 from levanter.layers.normalization import Norm, NormSpec, apply_norm
 from levanter.layers.rotary import apply_rotary
 from levanter.models.mlp import MlpAux, MlpSpec
@@ -189,9 +189,7 @@ class Attention(eqx.Module):
     def output(self, out: jax.Array) -> jax.Array:
         """Merge heads ``[B, H, P, D]`` and project to ``[B, P, E]``."""
         merged = out.transpose(0, 2, 1, 3).reshape(out.shape[0], out.shape[2], -1)
-        weight = self.o_proj.weight.array.reshape(merged.shape[-1], -1)
-        y = matmul(merged, weight)
-        return y if self.o_proj.bias is None else y + self.o_proj.bias.array
+        return apply_linear(self.o_proj, merged)
 
 
 class Block(eqx.Module):

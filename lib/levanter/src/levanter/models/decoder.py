@@ -33,7 +33,7 @@ from levanter.errors import ConfigError, ModelShapeError
 from levanter.flops import check_convention
 from levanter.layers.attention import AttentionBackend, AttentionSettings
 from levanter.layers.attention_mask import POSITION, AttentionMask
-from levanter.layers.linear import InitSpec
+from levanter.layers.linear import InitSpec, LoraLinear, apply_linear
 from levanter.layers.normalization import Norm, NormSpec, apply_norm
 from levanter.layers.rotary import DefaultRotaryConfig, RotaryConfig, rotary_tables
 from levanter.layers.stacked import Stacked, check_remat
@@ -463,9 +463,12 @@ class DecoderLMHeadModel(LmHeadModel):
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """Logits ``[..., V]`` of normed hidden states ``[..., E]``, capped where the family caps."""
-        head = self.get_lm_head().array
-        contract = 1 if self.lm_head is None else 0
-        logits = jax.lax.dot_general(hidden, head, (((hidden.ndim - 1,), (contract,)), ((), ())))
+        if isinstance(self.lm_head, LoraLinear):
+            logits = apply_linear(self.lm_head, hidden)
+        else:
+            head = self.get_lm_head().array
+            contract = 1 if self.lm_head is None else 0
+            logits = jax.lax.dot_general(hidden, head, (((hidden.ndim - 1,), (contract,)), ((), ())))
         cap = self.config.final_logits_cap
         return logits if cap is None else cap * jnp.tanh(logits / cap)
 
@@ -512,7 +515,12 @@ class DecoderLMHeadModel(LmHeadModel):
 
     def get_lm_head(self) -> NamedArray:
         """The head: ``(embed, vocab)``, or the ``(vocab, embed)`` table when tied."""
-        return self.embeddings.token_embeddings.weight if self.lm_head is None else self.lm_head.weight
+        if self.lm_head is None:
+            return self.embeddings.token_embeddings.weight
+        weight = self.lm_head.weight
+        if not isinstance(self.lm_head, LoraLinear):
+            return weight
+        return NamedArray(weight.array + self.lm_head.delta().array.astype(weight.array.dtype), weight.axes)
 
     def resize_vocab(self, new_size: int, *, key: jax.Array) -> "DecoderLMHeadModel":
         """Grow or shrink the vocabulary; new rows start like a fresh model's."""

@@ -1,0 +1,1 @@
+"""Adaptors: what is trained beside a frozen model."""
