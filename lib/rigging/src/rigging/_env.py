@@ -42,11 +42,9 @@ SECRET_MANAGER = Variable(
     "CLOUDSDK_API_ENDPOINT_OVERRIDES_SECRETMANAGER",
     "URL",
     "Google's",
-    "where Secret Manager is, as gcloud reads it too",
+    "where Secret Manager is (gcloud's variable)",
 )
-TELEMETRY = Variable(
-    "MARIN_TELEMETRY", "list", "unset", "telemetry exporters: some of `console,otlp`; unset sends nothing"
-)
+TELEMETRY = Variable("MARIN_TELEMETRY", "list", "unset", "exporters: some of `console,otlp`; unset sends nothing")
 CONFIG_HOME = Variable("XDG_CONFIG_HOME", "path", "~/.config", "where configuration and credentials of a user are")
 
 TABLE = (

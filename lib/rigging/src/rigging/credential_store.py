@@ -96,7 +96,7 @@ def load_credentials(cluster: str) -> CredentialRecord | None:
             raise CredentialError(path, problem, "mode 0600", f"Run: chmod 600 {path}, and get a new token.")
         try:
             record = _parse(json.load(stream))
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             raise CredentialError(path, "it holds no record", "what save_credentials writes", "Log in anew.") from None
     if record.cluster != cluster:
         raise CredentialError(path, f"it is of cluster {record.cluster!r}", f"cluster {cluster!r}", "Log in anew.")

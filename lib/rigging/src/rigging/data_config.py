@@ -103,7 +103,9 @@ def parse_data_config(document: Mapping[str, Any], where: str = "data") -> DataC
 
 
 def _mapping(document: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]:
-    value = document.get(name) or {}
+    value = document.get(name)
+    if value is None:
+        return {}
     if not isinstance(value, Mapping):
         raise ConfigError(f"{where}: {name}", f"it is a {type(value).__name__}", "a mapping")
     return value

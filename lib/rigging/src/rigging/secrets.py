@@ -205,7 +205,7 @@ _gcp_cache: Final = _GcpCache(SystemClock())
 
 
 def reset_secret_cache() -> None:
-    """Forget what Secret Manager said, for example after a secret was rotated, and the credentials it was asked with."""
+    """Forget what Secret Manager said, as after the rotation of a secret, and the credentials it was asked with."""
     _gcp_cache.clear()
     google_auth.reset_session()
 

@@ -80,8 +80,8 @@ def configure(
     Args:
         service: Name of this service or program.
         attributes: What else describes it, such as the region.
-        exporters: Where signals go: some of ``console`` (stderr) and ``otlp``; default what ``MARIN_TELEMETRY`` lists, and
-            without that nowhere.
+        exporters: Where signals go: some of ``console`` (stderr) and ``otlp``; default what ``MARIN_TELEMETRY`` lists,
+            and without that nowhere.
         endpoint: Base URL for ``otlp``; default OpenTelemetry's own variables.
         span_exporters: Exporters of your own, for spans.
         metric_readers: Readers of your own, for metrics.

@@ -7,10 +7,11 @@ next completes it. A name that is nowhere is remembered as absent for a while, s
 """
 
 import contextlib
+import contextvars
 import hashlib
 import logging
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -98,7 +99,7 @@ class Mirror:
         relative = _relative(path)
         places = [root / relative for root in (self.root, *self.sources)]
         with ThreadPoolExecutor(max_workers=len(places)) as pool:
-            listings = list(pool.map(_names, places))
+            listings = list(pool.map(_in_context(_names), places))
         if all(names is None for names in listings):
             raise FileNotFoundError(f"nothing is at {relative!r} in any of {[str(place) for place in places]}")
         return sorted({name for names in listings for name in names or ()} - {_LOCKS})
@@ -121,7 +122,7 @@ class Mirror:
         places = [source / relative for source in self.sources]
         if places:
             with ThreadPoolExecutor(max_workers=len(places)) as pool:
-                for place, there in zip(places, pool.map(StoragePath.exists, places), strict=True):
+                for place, there in zip(places, pool.map(_in_context(StoragePath.exists), places), strict=True):
                     if there:
                         return place
         with self._lock:
@@ -159,6 +160,12 @@ def _relative(path: str) -> str:
     if separator and scheme != SCHEME:
         raise StoragePathError("mirror", path, "mirror://a/b or the relative path a/b")
     return validate_relative_path((rest if separator else path).rstrip("/"))
+
+
+def _in_context[Result](function: Callable[[StoragePath], Result]) -> Callable[[StoragePath], Result]:
+    """Run in a copy of this thread's context, so that what is in force around us is so in the pool's threads too."""
+    context = contextvars.copy_context()
+    return lambda place: context.copy().run(function, place)
 
 
 def _short(relative: str) -> str:

@@ -7,6 +7,7 @@ not against malice.
 """
 
 import contextlib
+import contextvars
 import hashlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -245,7 +246,11 @@ def run_copies(
 
     with ThreadPoolExecutor(max_workers=max(1, min(jobs, len(plan)))) as pool:
         running: list[Any] = [
-            pool.submit(copy_file, item.source, item.target, verify=verify, advance=count) for item in plan
+            # Each thread is given what is in force around us: the transfer budget, the data configuration.
+            pool.submit(
+                contextvars.copy_context().run, copy_file, item.source, item.target, verify=verify, advance=count
+            )
+            for item in plan
         ]
         done, waiting = wait(running, return_when=FIRST_EXCEPTION)
         for future in waiting:
