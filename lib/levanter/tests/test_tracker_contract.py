@@ -8,6 +8,7 @@ import os
 import pathlib
 import sqlite3
 import struct
+import time
 
 import jax.numpy as jnp
 import pytest
@@ -74,7 +75,7 @@ class Wandb(Backend):
 
         [path] = glob.glob(str(folder / "wandb/offline-run-*/run-*.wandb"))
         rows = []
-        for data in _leveldb_records(pathlib.Path(path).read_bytes()):
+        for data in self._whole(pathlib.Path(path)):
             record = wandb_internal_pb2.Record()
             record.ParseFromString(data)
             if record.WhichOneof("record_type") == "history":
@@ -82,6 +83,18 @@ class Wandb(Backend):
                 values = {key: json.loads(text) for key, text in items.items()}
                 rows.append({"step": int(values["_step"]), **{k: v for k, v in values.items() if k[0] != "_"}})
         return _series(rows)
+
+    @staticmethod
+    def _whole(path):
+        """The records once the client's service has written them out, which it does after ``finish`` returns."""
+        deadline = time.monotonic() + 60
+        while path.stat().st_size < 100 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        size = -1
+        while size != path.stat().st_size:
+            size = path.stat().st_size
+            time.sleep(0.2)
+        return _leveldb_records(path.read_bytes())
 
 
 def _leveldb_records(data: bytes):

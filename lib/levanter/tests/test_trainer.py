@@ -20,7 +20,6 @@ from levanter.checkpoint import CheckpointerConfig, discover_latest_checkpoint
 from levanter.divergence import DivergenceConfig, DivergenceState, judge
 from levanter.errors import CancelledError, ConfigError, DivergedError
 from levanter.grad_accum import accumulate_gradients
-from levanter.memory_estimate import estimate_memory
 from levanter.metrics import Metric, Reduction, fold_metric, infer_reduction
 from levanter.models.loss import next_token_loss
 from levanter.optim.config import AdamConfig
@@ -230,13 +229,6 @@ def test_hooks_get_force_only_if_they_take_it():
     assert Hook.of(lambda info, force: None, 2).takes_force and not Hook.of(lambda info: None, 2).takes_force
     with pytest.raises(ValueError, match="every=0"):
         Hook.of(lambda info: None, 0)
-
-
-def test_memory_is_predicted_within_a_quarter(tiny_config):
-    estimate = estimate_memory(tiny_config, vocab_size=50, batch_size=8, seq_len=128)
-    assert estimate.parameters == 4 * tiny_config.total_trainable_params(50)
-    assert estimate.optimizer == 2 * estimate.parameters
-    assert estimate.total > 4 * estimate.parameters
 
 
 def test_config_values_that_cannot_be_are_refused(tmp_path):

@@ -118,7 +118,7 @@ class TrainResult:
         tokens: Tokens seen, resumed ones included.
         checkpoint_path: Last checkpoint, or None.
         metrics_path: ``metrics.jsonl`` when the json_file tracker ran, else None.
-        parameter_digest: SHA-256 over the final parameters.
+        parameter_digest: SHA-256 over the final parameters; empty when they are spread over several processes.
     """
 
     step: int
@@ -149,10 +149,10 @@ def train(config: TrainLmConfig, *, progress: bool = True, cancel: threading.Eve
     if config.data_seed is not None:
         data_key = jax.random.PRNGKey(config.data_seed)
     Pos = Axis("position", config.sequence_length)
-    Vocab = Axis("vocab", config.vocab_size or config.data.vocab_size or config.data.the_tokenizer.vocab_size)
+    Vocab = Axis("vocab", vocabulary_size(config))
     optimizer = config.optimizer.build(config.trainer.num_train_steps)
     with Trainer(
-        config.trainer, optimizer, _loss(config), work=_work(config, Vocab), cancel=cancel, progress=progress
+        config.trainer, optimizer, make_loss(config), work=_work(config, Vocab), cancel=cancel, progress=progress
     ) as trainer:
         trainer.tracker.log_hyperparameters(_hparams(config))
         train_set = config.data.train_set(Pos, trainer.batch_schedule, key=data_key)
@@ -172,7 +172,7 @@ def train(config: TrainLmConfig, *, progress: bool = True, cancel: threading.Eve
             tokens=trainer.batch_schedule.global_data_offset_by_step(steps) * Pos.size,
             checkpoint_path=outcome.checkpoint_path,
             metrics_path=metrics_path(trainer.tracker),
-            parameter_digest=tree_digest(outcome.state.model),
+            parameter_digest=tree_digest(outcome.state.model) if jax.process_count() == 1 else "",
         )
 
 
@@ -196,11 +196,16 @@ def main(config: TrainLmConfig) -> None:
         print(f"{name}: {value}", file=sys.stdout)
 
 
-def _loss(config: TrainLmConfig) -> Any:
+def vocabulary_size(config: TrainLmConfig) -> int:
+    """Rows of the embedding: as configured, else as many as the tokenizer has."""
+    return config.vocab_size or config.data.vocab_size or config.data.the_tokenizer.vocab_size
+
+
+def make_loss(config: TrainLmConfig) -> Any:
+    """The run's loss function: next-token cross-entropy with its z-loss."""
+
     def loss(model: Any, batch: Any, *, key: jax.Array | None = None) -> Any:
-        return next_token_loss(
-            model, batch, logsumexp_weight=config.z_loss_weight, with_router_losses=key is not None
-        )
+        return next_token_loss(model, batch, logsumexp_weight=config.z_loss_weight, with_router_losses=key is not None)
 
     return loss
 
