@@ -1,10 +1,11 @@
-"""How long planning takes, how long a finished graph takes to be served, and what one step costs beside redun.
+"""How long planning takes, how long a finished graph takes to be served, and what one step costs beside its rivals.
 
 Planning: a chain, a wide fan-in and a stack of full diamonds, lowered and ordered without touching a store.
 Serving: a finished chain where every step is asked for, so that every status is read.
-Overhead: the same chain of trivial steps in a fresh store and in redun (a fresh SQLite backend), interleaved; both must
-compute the same number (fifty steps: redun nests expressions, and a chain of 200 meets Python's recursion limit).
-redun is installed into a throw-away environment; ``--no-rival`` leaves it out.
+Overhead: the same chain of trivial steps in a fresh store, in redun (a fresh SQLite backend) and in DVC (a fresh git
+repository; each stage is a shell command, as DVC's stages are), interleaved; all must compute the same number (fifty
+steps: redun nests expressions, and a chain of 200 meets Python's recursion limit).
+The rivals are installed into throw-away environments; ``--no-rival`` leaves them out.
 
     python bench_planning.py [--smoke] [--no-rival]
 """
@@ -124,16 +125,17 @@ def ours(root, length):
         return int(file.read()), first, second
 
 
-def rival_python(folder):
-    """A throw-away environment with redun; returns its interpreter and redun's version."""
+def rival_python(folder, package):
+    """A throw-away environment with a package; returns its interpreter and the package's version."""
     subprocess.run([sys.executable, "-m", "venv", folder], check=True, capture_output=True)
     python = os.path.join(folder, "bin", "python")
-    subprocess.run([python, "-m", "pip", "install", "-q", "redun"], check=True, capture_output=True, timeout=300)
-    code = "import importlib.metadata as m; print(m.version('redun'))"
+    subprocess.run([python, "-m", "pip", "install", "-q", package], check=True, capture_output=True, timeout=600)
+    code = f"import importlib.metadata as m; print(m.version({package!r}))"
     return python, subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
 
 
-def rival(python, root, length):
+def redun(python, root, length):
+    """The chain in redun: result, seconds of its first and of its second run, import and set-up left out."""
     os.makedirs(root, exist_ok=True)
     script = os.path.join(root, "chain.py")
     with open(script, "w") as file:
@@ -142,6 +144,36 @@ def rival(python, root, length):
     answer = json.loads(done.stdout.strip().splitlines()[-1])
     assert answer["same"]
     return answer["result"], answer["seconds"], answer["again"]
+
+
+def dvc(python, root, length):
+    """The chain in DVC: result, seconds of its first and of its second run; the start of ``dvc`` itself left out."""
+    os.makedirs(root, exist_ok=True)
+    tool = [python, "-m", "dvc", "-q"]
+    environment = {**os.environ, "DVC_NO_ANALYTICS": "1", "GIT_CONFIG_GLOBAL": "/dev/null"}
+
+    def call(*command):
+        begun = time.perf_counter()
+        subprocess.run(command, check=True, capture_output=True, cwd=root, env=environment)
+        return time.perf_counter() - begun
+
+    call("git", "init", "-q")
+    call(*tool, "init")
+    stages = {}
+    for number in range(length):
+        command = f"echo $(( $(cat v{number - 1}) + {number} )) > v{number}" if number else "echo 0 > v0"
+        stages[f"s{number}"] = {"cmd": command, "outs": [f"v{number}"]}
+        if number:
+            stages[f"s{number}"]["deps"] = [f"v{number - 1}"]
+    with open(os.path.join(root, "dvc.yaml"), "w") as file:
+        json.dump({"stages": stages}, file)
+    start = call(*tool, "version")
+    first, second = call(*tool, "repro"), call(*tool, "repro")
+    with open(os.path.join(root, f"v{length - 1}")) as file:
+        return int(file.read()), max(first - start, 0.0), max(second - start, 0.0)
+
+
+RIVALS = {"redun": redun, "dvc": dvc}
 
 
 def lock_hash():
@@ -158,7 +190,7 @@ def lock_hash():
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--smoke", action="store_true", help="small sizes, at most ten seconds")
-    parser.add_argument("--no-rival", action="store_true", help="do not install and measure redun")
+    parser.add_argument("--no-rival", action="store_true", help="do not install and measure redun and DVC")
     parser.add_argument("--store", help="folder for the stores (the disk that is measured)")
     options = parser.parse_args()
     scale = 0.02 if options.smoke else 1.0
@@ -169,21 +201,21 @@ def main():
         "diamonds_25": plan_seconds(lambda: diamonds(25), repeats),
     }
     root = tempfile.mkdtemp(prefix="bench-planning-", dir=options.store)
-    version, overhead, theirs, theirs_again = None, [], [], []
+    pythons, versions, overhead, first_runs, second_runs = {}, {}, [], {}, {}
     try:
         value, first, second = ours(os.path.join(root, "large"), int(1_000 * scale))
         length = max(2, int(50 * scale))
-        python = None
         if not (options.no_rival or options.smoke):
-            python, version = rival_python(os.path.join(root, "venv"))
+            for name in RIVALS:
+                pythons[name], versions[name] = rival_python(os.path.join(root, f"venv-{name}"), name)
         for number in range(repeats):
             value, seconds, _ = ours(os.path.join(root, f"ours{number}"), length)
             overhead.append(seconds / length * 1e3)
-            if python is not None:
-                other, seconds, again = rival(python, os.path.join(root, f"rival{number}"), length)
-                assert other == value, "the two did not compute the same"
-                theirs.append(seconds / length * 1e3)
-                theirs_again.append(again / length * 1e3)
+            for name, python in pythons.items():
+                other, seconds, again = RIVALS[name](python, os.path.join(root, f"{name}{number}"), length)
+                assert other == value, f"{name} did not compute the same: {other}, expected {value}"
+                first_runs.setdefault(name, []).append(seconds / length * 1e3)
+                second_runs.setdefault(name, []).append(again / length * 1e3)
     finally:
         shutil.rmtree(root)
     result = {
@@ -198,10 +230,14 @@ def main():
             "first_run_s": round(first, 3),
             "second_run_s": round(second, 4),
         },
-        "rival": "redun" if theirs else None,
-        "rival_version": version,
-        "rival_value": round(statistics.median(theirs), 3) if theirs else None,
-        "rival_second_run_ms_per_step": round(statistics.median(theirs_again), 3) if theirs_again else None,
+        "rivals": {
+            name: {
+                "version": versions[name],
+                "value": round(statistics.median(found), 3),
+                "second_run_ms_per_step": round(statistics.median(second_runs[name]), 3),
+            }
+            for name, found in first_runs.items()
+        },
         "machine": f"{platform.machine()} {len(os.sched_getaffinity(0))} cores",
         "python": platform.python_version(),
         "lock_hash": lock_hash(),
