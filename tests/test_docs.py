@@ -11,7 +11,7 @@ from infra.docs_commands import DocsError, missing_lines, read_blocks, reader_en
 
 # Pages a newcomer reads in this order, with one store: the first runs the main job, the others look at what it left.
 JOURNEY = ("README.md", "docs/index.md", "docs/installation.md", "docs/first-experiment.md", "docs/lm-pipeline.md")
-OTHERS = ("CONTRIBUTING.md", "docs/GLOSSARY.md")
+OTHERS = ("CONTRIBUTING.md", "docs/GLOSSARY.md", "docs/core/many-machines.md")
 
 
 @pytest.mark.slow
