@@ -30,6 +30,16 @@ def diagnose_common_issues(module: Any) -> None:
 
     Raises:
         ModuleProblems: Something was found; the message gives the paths.
+
+    Example:
+        >>> import haliax as hax
+        >>> shared = hax.ones(hax.Axis("a", 2))
+        >>> try:
+        ...     diagnose_common_issues({"x": shared, "y": shared})
+        ... except ModuleProblems as problems:
+        ...     print(problems.reused_arrays)
+        ...
+        (('float32{a: 2}', ["['x']", "['y']"]),)
     """
     by_identity: dict[int, tuple[str, list[str]]] = {}
     for path, leaf in jax.tree_util.tree_flatten_with_path(module, is_leaf=is_named)[0]:
@@ -71,7 +81,15 @@ def _static_arrays(node: Any, path: str) -> list[str]:
 
 
 def describe_sharding(axes: AxisSpec, sharding: Any) -> str:
-    """Return one line such as ``batch(8)->data embed(4)->unsharded``."""
+    """Return one line such as ``batch(8)->data embed(4)->unsharded``.
+
+    Example:
+        >>> from jax.sharding import PartitionSpec
+        >>> sharding = jax.sharding.NamedSharding(jax.make_mesh((1,), ("data",)), PartitionSpec("data"))
+        >>> import haliax as hax
+        >>> describe_sharding(hax.make_axes(batch=8, embed=4), sharding)
+        'batch(8)->data embed(4)->unsharded'
+    """
     spec = list(getattr(sharding, "spec", ()) or ())
     parts = []
     for i, axis in enumerate(sized_axes(axes)):
@@ -107,6 +125,13 @@ def explain_shardings(tree: Any, mapping: Any, mesh: Any) -> str:
         tree: Any pytree; arrays may be ShapeDtypeStructs.
         mapping: Axis name to mesh axis.
         mesh: Mesh.
+
+    Example:
+        >>> import haliax as hax
+        >>> mesh = jax.make_mesh((1,), ("data",))
+        >>> print(explain_shardings({"w": hax.ones({"a": 2, "b": 3})}, {"a": "data"}, mesh))
+        ['w']  a(2)->data b(3)->-  24 B/device
+        total 24 B/device
     """
     lines = []
     total = 0

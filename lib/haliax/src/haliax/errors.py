@@ -52,13 +52,23 @@ def _as_pairs(axes: Any) -> list[tuple[str, int | None]]:
 
 
 def show(axes: Any) -> str:
-    """Render any axes argument (Axis, str, sequence, mapping) for a message."""
+    """Render any axes argument (Axis, str, sequence, mapping) for a message.
+
+    Example:
+        >>> show({"batch": 2, "embed": None})
+        '{batch: 2, embed}'
+    """
     pairs = _as_pairs(axes)
     return format_axes([p[0] for p in pairs], [p[1] for p in pairs])
 
 
 def suggest(name: str, candidates: Iterable[str]) -> str:
-    """Return ``" Did you mean 'embed'?"`` when a candidate is close to ``name``, else an empty string."""
+    """Return ``" Did you mean 'embed'?"`` when a candidate is close to ``name``, else an empty string.
+
+    Example:
+        >>> suggest("embd", ["batch", "embed"])
+        " Did you mean 'embed'?"
+    """
     candidates = list(candidates)
     folded = {c.casefold(): c for c in candidates}
     hit = folded.get(name.casefold())
@@ -106,6 +116,10 @@ class AxisNotFoundError(AxisError):
         operation: What was attempted.
         missing: The absent names.
         available: The axes that exist (any axes argument).
+
+    Example:
+        >>> print(AxisNotFoundError("sum", ["embd"], {"batch": 2, "embed": 3}))
+        sum: axis 'embd' not found; expected one of {batch: 2, embed: 3}. Did you mean 'embed'?
     """
 
     def __init__(self, operation: str, missing: Sequence[str], available: Any) -> None:
@@ -124,6 +138,13 @@ class AxisSizeMismatchError(AxisError, RuntimeError):
     Attributes:
         operation: What was attempted.
         operands: Pairs of label and axes, in the order shown.
+
+    Example:
+        >>> print(AxisSizeMismatchError("add", [("left", {"a": 2}), ("right", {"a": 3})]))
+        add: axis sizes differ:
+          left   a: 2
+          right  a: 3  <- differs
+        Rename one of the axes, or slice or pad it to the other's size.
     """
 
     def __init__(self, operation: str, operands: Sequence[tuple[str, Any]], remedy: str = "") -> None:
@@ -140,6 +161,10 @@ class AxisCollisionError(AxisError):
         operation: What was attempted.
         names: The names that collide.
         axes: The axes in question.
+
+    Example:
+        >>> print(str(AxisCollisionError("rename", ["a"], ("a", "a"))).partition(". ")[0])
+        rename: axes must be unique, but 'a' is specified twice (axes overlap) in {a, a}
     """
 
     def __init__(self, operation: str, names: Sequence[str], axes: Any) -> None:
@@ -159,6 +184,13 @@ class BroadcastError(AxisError):
     Attributes:
         operation: What was attempted.
         operands: Pairs of label and axes, in the order shown.
+
+    Example:
+        >>> print(BroadcastError("add", [("left", {"a": 2}), ("right", {"b": 3})]))
+        add: cannot broadcast, no subset relationship between the axes:
+          left   a: 2  -
+          right  -     b: 3
+        Only left has a; only right has b. Say which one to widen: left.broadcast_axis(b).
     """
 
     def __init__(self, operation: str, operands: Sequence[tuple[str, Any]]) -> None:
@@ -194,6 +226,12 @@ class ExpressionError(HaliaxError, ValueError):
         expression: The whole string.
         reason: What is wrong with it.
         span: Character range of the culprit, or None.
+
+    Example:
+        >>> print(ExpressionError("Unexpected character '$'", "a $ -> a", (2, 3)))
+        Unexpected character '$'
+          a $ -> a
+            ^
     """
 
     def __init__(self, reason: str, expression: str, span: tuple[int, int] | None = None) -> None:
@@ -229,6 +267,10 @@ class StateDictKeyError(StateDictError, KeyError):
     Attributes:
         key: The missing key.
         available: Keys that exist.
+
+    Example:
+        >>> "Did you mean 'h.weight'?" in str(StateDictKeyError("h.wieght", ["h.weight", "h.bias"]))
+        True
     """
 
     def __init__(self, key: str, available: Iterable[str]) -> None:

@@ -70,17 +70,36 @@ def fft(a: NamedArray, axis: AxisSelection | None = None, norm: str | None = Non
 
 
 def ifft(a: NamedArray, axis: AxisSelection | None = None, norm: str | None = None) -> NamedArray:
-    """Inverse of `fft`."""
+    """Inverse of `fft`.
+
+    Example:
+        >>> import haliax as hax
+        >>> x = hax.named([1.0, 2.0, 3.0], "t")
+        >>> hax.fft.ifft(hax.fft(x)).real.tolist()
+        [1.0, 2.0, 3.0]
+    """
     return _transform("ifft", jnp.fft.ifft, jnp.fft.ifftn, a, axis, norm, "")
 
 
 def rfft(a: NamedArray, axis: AxisSelection | None = None, norm: str | None = None) -> NamedArray:
-    """Fourier transform of real input; the last axis listed gets n // 2 + 1 elements."""
+    """Fourier transform of real input; the last axis listed gets n // 2 + 1 elements.
+
+    Example:
+        >>> import haliax as hax
+        >>> rfft(hax.ones({"t": 4, "c": 2}), "t").shape
+        {'t': 3, 'c': 2}
+    """
     return _transform("rfft", jnp.fft.rfft, jnp.fft.rfftn, a, axis, norm, "input")
 
 
 def irfft(a: NamedArray, axis: AxisSelection | None = None, norm: str | None = None) -> NamedArray:
-    """Inverse of `rfft`; the last axis listed gets 2 (n - 1) elements unless a length is given."""
+    """Inverse of `rfft`; the last axis listed gets 2 (n - 1) elements unless a length is given.
+
+    Example:
+        >>> import haliax as hax
+        >>> irfft(rfft(hax.named([1.0, 2.0, 3.0, 4.0], "t"))).tolist()
+        [1.0, 2.0, 3.0, 4.0]
+    """
     return _transform("irfft", jnp.fft.irfft, jnp.fft.irfftn, a, axis, norm, "output")
 
 
@@ -89,6 +108,11 @@ def hfft(a: NamedArray, axis: AxisSelection | None = None, norm: str | None = No
 
     Raises:
         AxisSpecError: Several axes.
+
+    Example:
+        >>> import haliax as hax
+        >>> hfft(hax.ones(hax.Axis("f", 3))).shape
+        {'f': 4}
     """
     return _transform("hfft", jnp.fft.hfft, None, a, axis, norm, "")
 
@@ -98,6 +122,11 @@ def ihfft(a: NamedArray, axis: AxisSelection | None = None, norm: str | None = N
 
     Raises:
         AxisSpecError: Several axes.
+
+    Example:
+        >>> import haliax as hax
+        >>> ihfft(hax.ones(hax.Axis("t", 4))).shape
+        {'t': 3}
     """
     return _transform("ihfft", jnp.fft.ihfft, None, a, axis, norm, "")
 
@@ -109,22 +138,46 @@ def _shift(operation: str, fn: Any, x: NamedArray, axes: AxisSelection | None) -
 
 
 def fftshift(x: NamedArray, axes: AxisSelection | None = None) -> NamedArray:
-    """Move the zero frequency to the centre of the axes (None: all)."""
+    """Move the zero frequency to the centre of the axes (None: all).
+
+    Example:
+        >>> import haliax as hax
+        >>> fftshift(hax.arange(hax.Axis("f", 5)), "f").tolist()
+        [3, 4, 0, 1, 2]
+    """
     return _shift("fftshift", jnp.fft.fftshift, x, axes)
 
 
 def ifftshift(x: NamedArray, axes: AxisSelection | None = None) -> NamedArray:
-    """Undo `fftshift`."""
+    """Undo `fftshift`.
+
+    Example:
+        >>> import haliax as hax
+        >>> ifftshift(fftshift(hax.arange(hax.Axis("f", 5)), "f"), "f").tolist()
+        [0, 1, 2, 3, 4]
+    """
     return _shift("ifftshift", jnp.fft.ifftshift, x, axes)
 
 
 def fftfreq(axis: Axis, d: float = 1.0) -> NamedArray:
-    """Return the frequencies of `fft` for an axis, in cycles per unit of ``d``."""
+    """Return the frequencies of `fft` for an axis, in cycles per unit of ``d``.
+
+    Example:
+        >>> import haliax as hax
+        >>> fftfreq(hax.Axis("f", 4)).tolist()
+        [0.0, 0.25, -0.5, -0.25]
+    """
     return wrap(jnp.fft.fftfreq(axis.size, d), intern_names((axis.name,)))
 
 
 def rfftfreq(axis: Axis, d: float = 1.0) -> NamedArray:
-    """Return the frequencies of `rfft` for a real signal along ``axis`` (n // 2 + 1 of them)."""
+    """Return the frequencies of `rfft` for a real signal along ``axis`` (n // 2 + 1 of them).
+
+    Example:
+        >>> import haliax as hax
+        >>> rfftfreq(hax.Axis("f", 4)).tolist()
+        [0.0, 0.25, 0.5]
+    """
     return wrap(jnp.fft.rfftfreq(axis.size, d), intern_names((axis.name,)))
 
 

@@ -23,6 +23,13 @@ def field(
 
     Raises:
         AxisSpecError: ``axis_names`` on a static field.
+
+    Example:
+        >>> class Layer(eqx.Module):
+        ...     weight: Any = field(axis_names=("mlp", "embed"))
+        ...
+        >>> Layer.__dataclass_fields__["weight"].metadata[AXIS_NAMES]
+        ('mlp', 'embed')
     """
     if static and axis_names is not None:
         raise AxisSpecError(f"field: axis_names={axis_names} on a static field; expected an array field.")

@@ -53,12 +53,22 @@ class Static(eqx.Module):
 
 
 def is_in_jit() -> bool:
-    """Tell whether the caller is being traced by `jax.jit`. Allocates nothing."""
+    """Tell whether the caller is being traced by `jax.jit`. Allocates nothing.
+
+    Example:
+        >>> is_in_jit()
+        False
+    """
     return is_tracing()
 
 
 def is_jax_array_like(x: Any) -> bool:
-    """Tell whether ``x`` has a shape and a dtype."""
+    """Tell whether ``x`` has a shape and a dtype.
+
+    Example:
+        >>> is_jax_array_like(jnp.ones(2)), is_jax_array_like(2)
+        (True, False)
+    """
     return hasattr(x, "shape") and hasattr(x, "dtype")
 
 
@@ -68,7 +78,12 @@ def is_pallas_dslice(x: Any) -> bool:
 
 
 def is_scalarish(x: Any) -> bool:
-    """Tell whether ``x`` is a number or has no dimensions."""
+    """Tell whether ``x`` is a number or has no dimensions.
+
+    Example:
+        >>> is_scalarish(1.5), is_scalarish(jnp.ones(2))
+        (True, False)
+    """
     if isinstance(x, NamedArray):
         return x.ndim == 0
     return isinstance(x, int | float | complex | np.generic) or getattr(x, "shape", None) == ()
@@ -79,6 +94,11 @@ def ensure_scalar(x: Any, *, name: str = "value") -> Any:
 
     Raises:
         ArrayTypeError: It has dimensions.
+
+    Example:
+        >>> import haliax as hax
+        >>> ensure_scalar(hax.named(3, ())).item()
+        3
     """
     if isinstance(x, NamedArray):
         if x.ndim:
@@ -106,7 +126,12 @@ def maybe_rng_split(key: Any, num: int = 2) -> Any:
 
 
 def shaped_rng_split(key: Any, split_shape: int | Sequence[int] | AxisSpec = 2) -> Any:
-    """Split a key into an array of keys of the given shape (sizes or axes; the result is raw)."""
+    """Split a key into an array of keys of the given shape (sizes or axes; the result is raw).
+
+    Example:
+        >>> shaped_rng_split(jax.random.key(0), (2, 3)).shape
+        (2, 3)
+    """
     if isinstance(split_shape, int):
         return jrandom.split(key, split_shape)
     if isinstance(split_shape, Sequence) and all(isinstance(s, int) for s in split_shape):
@@ -117,7 +142,16 @@ def shaped_rng_split(key: Any, split_shape: int | Sequence[int] | AxisSpec = 2) 
 
 
 def named_call(f: Callable[..., Any] | None = None, name: str | None = None) -> Any:
-    """Run ``f`` in a `jax.named_scope` so that profiles and HLO show its name (class name for ``__call__``)."""
+    """Run ``f`` in a `jax.named_scope` so that profiles and HLO show its name (class name for ``__call__``).
+
+    Example:
+        >>> @named_call
+        ... def double(x):
+        ...     return 2 * x
+        ...
+        >>> double(2)
+        4
+    """
     if f is None:
         return functools.partial(named_call, name=name)
 
@@ -135,7 +169,12 @@ def named_call(f: Callable[..., Any] | None = None, name: str | None = None) -> 
 
 
 def broadcast_prefix(prefix: Any, full: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
-    """Repeat the leaves of a prefix tree over the leaves of ``full`` below them."""
+    """Repeat the leaves of a prefix tree over the leaves of ``full`` below them.
+
+    Example:
+        >>> broadcast_prefix([1, 2], [{"a": 0, "b": 0}, 0])
+        [{'a': 1, 'b': 1}, 2]
+    """
     return jax.tree_util.tree_map(
         lambda p, sub: jax.tree_util.tree_map(lambda _: p, sub, is_leaf=is_leaf), prefix, full, is_leaf=is_leaf
     )

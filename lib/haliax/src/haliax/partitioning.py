@@ -77,7 +77,15 @@ class ResourceAxis(StringHolderEnum):
 
 @contextlib.contextmanager
 def set_mesh(mesh: Any) -> Iterator[Any]:
-    """Use ``mesh`` for the block (`jax.set_mesh`)."""
+    """Use ``mesh`` for the block (`jax.set_mesh`).
+
+    Example:
+        >>> mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> with set_mesh(mesh):
+        ...     print(jax.sharding.get_abstract_mesh().axis_names)
+        ...
+        ('data',)
+    """
     with jax.set_mesh(mesh) as inner:
         yield inner
 
@@ -100,6 +108,15 @@ def shard(x: Any, mapping: ResourceMapping | None = None, mesh: MeshLike | None 
 
     Raises:
         ShardingError: A mesh axis is unknown, used twice, or does not divide the axis.
+
+    Example:
+        >>> import haliax as hax
+        >>> mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> with set_mesh(mesh), axis_mapping({"batch": "data"}):
+        ...     x = shard(hax.ones({"batch": 2, "embed": 3}))
+        ...
+        >>> x.sharding.spec
+        P('data', None)
     """
     mapping = mapping if mapping is not None else current_thread_local_mapping()
     resolved = resolve_mesh(mesh)
@@ -121,13 +138,25 @@ def shard_with_axis_mapping(x: Any, mapping: ResourceMapping, mesh: MeshLike | N
 
 
 def pspec_for_axis(axis: AxisSelection, mapping: ResourceMapping | None = None) -> PartitionSpec:
-    """Return the PartitionSpec of axes under a mapping (that in force unless given); unmapped names give None."""
+    """Return the PartitionSpec of axes under a mapping (that in force unless given); unmapped names give None.
+
+    Example:
+        >>> import haliax as hax
+        >>> pspec_for_axis(hax.make_axes(batch=8, embed=4), {"batch": "data"})
+        P('data', None)
+    """
     mapping = mapping if mapping is not None else current_thread_local_mapping()
     return pspec_for_names(names_of(axis), mapping)
 
 
 def physical_axis_name(axis: AxisSelector, mapping: ResourceMapping | None = None) -> PhysicalAxisSpec | None:
-    """Return the mesh axis (or axes) an axis is mapped to, or None."""
+    """Return the mesh axis (or axes) an axis is mapped to, or None.
+
+    Example:
+        >>> import haliax as hax
+        >>> physical_axis_name("batch", {"batch": "data"}), physical_axis_name("embed", {"batch": "data"})
+        ('data', None)
+    """
     mapping = mapping if mapping is not None else current_thread_local_mapping()
     return None if mapping is None else mapping.get(names_of(axis)[0])
 
@@ -161,6 +190,12 @@ def sharding_for_axis(
 
     Raises:
         ShardingError: There is no mesh.
+
+    Example:
+        >>> import haliax as hax
+        >>> mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> sharding_for_axis(hax.Axis("batch", 8), {"batch": "data"}, mesh).spec
+        P('data',)
     """
     resolved = resolve_mesh(mesh)
     if resolved is None:
@@ -169,7 +204,16 @@ def sharding_for_axis(
 
 
 def round_axis_for_partitioning(axis: Axis, mapping: ResourceMapping | None = None) -> Axis:
-    """Round the size of an axis up to a multiple of the devices it is spread over."""
+    """Round the size of an axis up to a multiple of the devices it is spread over.
+
+    Example:
+        >>> import haliax as hax
+        >>> mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> with set_mesh(mesh):
+        ...     print(round_axis_for_partitioning(hax.Axis("vocab", 13), {"vocab": "data"}))
+        ...
+        vocab(13)
+    """
     size = physical_axis_size(axis, mapping)
     return axis if size is None else axis.resize(-(-axis.size // size) * size)
 
@@ -185,6 +229,11 @@ def pspec_for(
 
     Raises:
         ShardingError: No mapping is given or in force.
+
+    Example:
+        >>> import haliax as hax
+        >>> pspec_for({"w": hax.ones({"mlp": 2, "embed": 3})}, {"mlp": "model"})
+        {'w': P('model', None)}
     """
     mapping = resource_mapping if resource_mapping is not None else current_thread_local_mapping()
     if mapping is None:
@@ -246,6 +295,12 @@ def infer_resource_partitions(
 
     Raises:
         ShardingError: No mesh, or no mapping.
+
+    Example:
+        >>> import haliax as hax
+        >>> mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> infer_resource_partitions(hax.ones({"a": 2}), {"a": "data"}, mesh=mesh).spec
+        P('data',)
     """
     resolved = resolve_mesh(mesh)
     if resolved is None or resolved.empty:
@@ -274,6 +329,16 @@ def fsdp(*args: Any, **kwargs: Any) -> Any:
 
     ``fsdp(fn, parameter_mapping, compute_mapping)`` or, as a decorator, ``fsdp(parameter_mapping, compute_mapping)``.
     Inputs and outputs are placed by the parameter mapping, everything in between by the compute mapping.
+
+    Example:
+        >>> import haliax as hax
+        >>> mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> double = fsdp(lambda w: w * 2, {"embed": "data"}, {"batch": "data"})
+        >>> with set_mesh(mesh):
+        ...     w = double(shard(hax.ones({"embed": 2}), {"embed": "data"}))
+        ...
+        >>> w.tolist()
+        [2.0, 2.0]
     """
     if "fn" in kwargs or (args and callable(args[0])):
         return _fsdp(*args, **kwargs)
@@ -315,6 +380,15 @@ def shard_map(
 
     Raises:
         ShardingError: No mesh.
+
+    Example:
+        >>> import haliax as hax
+        >>> mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> with set_mesh(mesh), axis_mapping({"batch": "data"}):
+        ...     out = shard_map(lambda x: x * 2)(hax.arange({"batch": 2}))
+        ...
+        >>> out.tolist()
+        [0, 2]
     """
     if f is None:
         return functools.partial(

@@ -112,6 +112,15 @@ class Fp8DotGeneralOp(OverwriteWithGradient):
         input_amax_history, output_grad_amax_history, kernel_amax_history: Magnitudes, shape (L,), float32.
         compute_dtype: Element type of the products; that of the operands unless given.
 
+    Example:
+        >>> import haliax as hax
+        >>> import haliax.nn as hnn
+        >>> import jax
+        >>> E, O = hax.make_axes(e=3, o=4)
+        >>> layer = hnn.Linear.init(E, O, key=jax.random.key(0), dot_general=Fp8DotGeneralOp.init())
+        >>> layer(hax.ones(E)).shape
+        {'o': 4}
+
     References:
         Micikevicius et al., arXiv:2209.05433, section 3.
     """
@@ -184,6 +193,15 @@ class Int8DotGeneralOp(OverwriteWithGradient, ModuleWithStateDictSerialization):
 
     One scale per slice outside of the contracted dimensions, products summed in int32. There is no state.
 
+    Example:
+        >>> import haliax as hax
+        >>> import haliax.nn as hnn
+        >>> import jax
+        >>> E, O = hax.make_axes(e=3, o=4)
+        >>> layer = hnn.Linear.init(E, O, key=jax.random.key(0), dot_general=Int8DotGeneralOp.init())
+        >>> layer(hax.ones(E)).shape
+        {'o': 4}
+
     References:
         Jacob et al., arXiv:1712.05877, section 2.
     """
@@ -227,6 +245,10 @@ class QuantizationConfig:
 
     Raises:
         QuantizationConfigError: Both formats.
+
+    Example:
+        >>> QuantizationConfig(targets=["up"], fp8=True).matches("mlp.up")
+        True
     """
 
     targets: Sequence[str] | str | None = None
@@ -261,6 +283,15 @@ def quantize_linear_layers(tree: Any, config: QuantizationConfig) -> Any:
     Args:
         tree: Module.
         config: What and how; without a format nothing happens (and a warning says so).
+
+    Example:
+        >>> import haliax as hax
+        >>> import haliax.nn as hnn
+        >>> import jax
+        >>> E, O = hax.make_axes(e=3, o=4)
+        >>> layer = hnn.Linear.init(E, O, key=jax.random.key(0))
+        >>> type(quantize_linear_layers(layer, QuantizationConfig(fp8=True)).dot_general).__name__
+        'Fp8DotGeneralOp'
     """
     if not (config.fp8 or config.int8):
         warnings.warn("quantize_linear_layers: neither fp8 nor int8 is set; nothing is quantised.", stacklevel=2)

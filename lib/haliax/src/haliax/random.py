@@ -49,7 +49,13 @@ def uniform(key: Any, shape: AxisSpec, dtype: Any = float, minval: Any = 0.0, ma
 
 
 def normal(key: Any, shape: AxisSpec, dtype: Any = float) -> NamedArray:
-    """Standard normal."""
+    """Standard normal.
+
+    Example:
+        >>> import jax
+        >>> normal(jax.random.key(0), Axis("x", 2)).shape
+        {'x': 2}
+    """
     return _draw("normal", lambda s: jrandom.normal(key, s, dtype), shape)
 
 
@@ -108,82 +114,179 @@ def _truncated_normal_per_shard(key: Any, axes: tuple[Axis, ...], lower: Any, up
 
 
 def bernoulli(key: Any, shape: AxisSpec, p: Any = 0.5) -> NamedArray:
-    """True with probability ``p``."""
+    """True with probability ``p``.
+
+    Example:
+        >>> import jax
+        >>> bernoulli(jax.random.key(0), (Axis("a", 2), Axis("b", 3)), 0.3).shape
+        {'a': 2, 'b': 3}
+    """
     return _draw("bernoulli", lambda s, q: jrandom.bernoulli(key, q, s), shape, p)
 
 
 def randint(key: Any, shape: AxisSpec, minval: Any, maxval: Any, dtype: Any = int) -> NamedArray:
-    """Integers in [minval, maxval)."""
+    """Integers in [minval, maxval).
+
+    Example:
+        >>> import jax
+        >>> x = randint(jax.random.key(0), Axis("x", 5), 0, 10)
+        >>> bool(((x >= 0) & (x < 10)).all())
+        True
+    """
     return _draw("randint", lambda s, lo, hi: jrandom.randint(key, s, lo, hi, dtype), shape, minval, maxval)
 
 
 def poisson(key: Any, shape: AxisSpec, lam: Any, dtype: Any = int) -> NamedArray:
-    """Poisson with rate ``lam``."""
+    """Poisson with rate ``lam``.
+
+    Example:
+        >>> import jax
+        >>> poisson(jax.random.key(0), (Axis("a", 2), Axis("b", 3)), 4.0).shape
+        {'a': 2, 'b': 3}
+    """
     return _draw("poisson", lambda s, rate: jrandom.poisson(key, rate, s, dtype), shape, lam)
 
 
 def exponential(key: Any, shape: AxisSpec, dtype: Any = float) -> NamedArray:
-    """Exponential with rate 1."""
+    """Exponential with rate 1.
+
+    Example:
+        >>> import jax
+        >>> exponential(jax.random.key(0), Axis("x", 2)).shape
+        {'x': 2}
+    """
     return _draw("exponential", lambda s: jrandom.exponential(key, s, dtype), shape)
 
 
 def gamma(key: Any, shape: AxisSpec, a: Any, dtype: Any = float) -> NamedArray:
-    """Gamma with shape ``a`` and scale 1."""
+    """Gamma with shape ``a`` and scale 1.
+
+    Example:
+        >>> import jax
+        >>> gamma(jax.random.key(0), (Axis("a", 2), Axis("b", 3)), 2.0).shape
+        {'a': 2, 'b': 3}
+    """
     return _draw("gamma", lambda s, x: jrandom.gamma(key, x, s, dtype), shape, a)
 
 
 def loggamma(key: Any, shape: AxisSpec, a: Any, dtype: Any = float) -> NamedArray:
-    """Logarithm of a gamma variate."""
+    """Logarithm of a gamma variate.
+
+    Example:
+        >>> import jax
+        >>> loggamma(jax.random.key(0), (Axis("a", 2), Axis("b", 3)), 2.0).shape
+        {'a': 2, 'b': 3}
+    """
     return _draw("loggamma", lambda s, x: jrandom.loggamma(key, x, s, dtype), shape, a)
 
 
 def beta(key: Any, shape: AxisSpec, a: Any, b: Any, dtype: Any = float) -> NamedArray:
-    """Beta with parameters ``a`` and ``b``."""
+    """Beta with parameters ``a`` and ``b``.
+
+    Example:
+        >>> import jax
+        >>> beta(jax.random.key(0), (Axis("a", 2), Axis("b", 3)), 2.0, 3.0).shape
+        {'a': 2, 'b': 3}
+    """
     return _draw("beta", lambda s, x, y: jrandom.beta(key, x, y, s, dtype), shape, a, b)
 
 
 def laplace(key: Any, shape: AxisSpec, dtype: Any = float) -> NamedArray:
-    """Laplace with location 0 and scale 1."""
+    """Laplace with location 0 and scale 1.
+
+    Example:
+        >>> import jax
+        >>> laplace(jax.random.key(0), Axis("x", 2)).shape
+        {'x': 2}
+    """
     return _draw("laplace", lambda s: jrandom.laplace(key, s, dtype), shape)
 
 
 def cauchy(key: Any, shape: AxisSpec, dtype: Any = float) -> NamedArray:
-    """Cauchy with location 0 and scale 1."""
+    """Cauchy with location 0 and scale 1.
+
+    Example:
+        >>> import jax
+        >>> cauchy(jax.random.key(0), Axis("x", 2)).shape
+        {'x': 2}
+    """
     return _draw("cauchy", lambda s: jrandom.cauchy(key, s, dtype), shape)
 
 
 def logistic(key: Any, shape: AxisSpec, dtype: Any = float) -> NamedArray:
-    """Logistic with location 0 and scale 1."""
+    """Logistic with location 0 and scale 1.
+
+    Example:
+        >>> import jax
+        >>> logistic(jax.random.key(0), Axis("x", 2)).shape
+        {'x': 2}
+    """
     return _draw("logistic", lambda s: jrandom.logistic(key, s, dtype), shape)
 
 
 def gumbel(key: Any, shape: AxisSpec, dtype: Any = float) -> NamedArray:
-    """Gumbel with location 0 and scale 1."""
+    """Gumbel with location 0 and scale 1.
+
+    Example:
+        >>> import jax
+        >>> gumbel(jax.random.key(0), Axis("x", 2)).shape
+        {'x': 2}
+    """
     return _draw("gumbel", lambda s: jrandom.gumbel(key, s, dtype), shape)
 
 
 def rademacher(key: Any, shape: AxisSpec, dtype: Any = float) -> NamedArray:
-    """-1 or 1 with equal probability."""
+    """-1 or 1 with equal probability.
+
+    Example:
+        >>> import jax
+        >>> rademacher(jax.random.key(0), Axis("x", 2)).shape
+        {'x': 2}
+    """
     return _draw("rademacher", lambda s: jrandom.rademacher(key, s, dtype), shape)
 
 
 def t(key: Any, shape: AxisSpec, df: Any, dtype: Any = float) -> NamedArray:
-    """Student's t with ``df`` degrees of freedom."""
+    """Student's t with ``df`` degrees of freedom.
+
+    Example:
+        >>> import jax
+        >>> t(jax.random.key(0), (Axis("a", 2), Axis("b", 3)), 3.0).shape
+        {'a': 2, 'b': 3}
+    """
     return _draw("t", lambda s, d: jrandom.t(key, d, s, dtype), shape, df)
 
 
 def weibull_min(key: Any, shape: AxisSpec, scale: Any, concentration: Any, dtype: Any = float) -> NamedArray:
-    """Weibull (minimum) with scale and concentration."""
+    """Weibull (minimum) with scale and concentration.
+
+    Example:
+        >>> import jax
+        >>> weibull_min(jax.random.key(0), (Axis("a", 2), Axis("b", 3)), 1.0, 2.0).shape
+        {'a': 2, 'b': 3}
+    """
     return _draw("weibull_min", lambda s, x, c: jrandom.weibull_min(key, x, c, s, dtype), shape, scale, concentration)
 
 
 def pareto(key: Any, shape: AxisSpec, b: Any, dtype: Any = float) -> NamedArray:
-    """Pareto with shape ``b``."""
+    """Pareto with shape ``b``.
+
+    Example:
+        >>> import jax
+        >>> pareto(jax.random.key(0), (Axis("a", 2), Axis("b", 3)), 2.0).shape
+        {'a': 2, 'b': 3}
+    """
     return _draw("pareto", lambda s, x: jrandom.pareto(key, x, s, dtype), shape, b)
 
 
 def ball(key: Any, shape: AxisSpec, D: Axis, p: float = 2.0, dtype: Any = float) -> NamedArray:
-    """Uniform in the unit p-ball of dimension ``D``, which is the last axis of the result."""
+    """Uniform in the unit p-ball of dimension ``D``, which is the last axis of the result.
+
+    Example:
+        >>> import jax
+        >>> ball(jax.random.key(0), Axis("x", 2), Axis("d", 3)).shape
+        {'x': 2, 'd': 3}
+    """
     axes = sized_axes(shape, "ball")
     x = jrandom.ball(key, D.size, p, tuple(a.size for a in axes), dtype)
     return auto_sharded(NamedArray(x, (*axes, D)))
@@ -201,6 +304,15 @@ def choice(
         axis: Axis to draw along.
         replace: Draw with replacement.
         p: Probabilities along ``axis`` (1-D).
+
+    Raises:
+        AxisSpecError: ``p`` is not along ``axis``.
+
+    Example:
+        >>> import jax
+        >>> import haliax as hax
+        >>> choice(jax.random.key(0), Axis("pick", 2), hax.arange({"item": 5, "c": 3}), "item").shape
+        {'pick': 2, 'c': 3}
     """
     require_named("choice", a)
     axes = sized_axes(shape, "choice")
@@ -224,6 +336,12 @@ def categorical(key: Any, logits: NamedArray, axis: AxisSelector, shape: AxisSpe
 
     Raises:
         AxisSpecError: ``axis`` is in ``shape``, or ``shape`` lacks an axis of ``logits``.
+
+    Example:
+        >>> import jax
+        >>> import haliax as hax
+        >>> categorical(jax.random.key(0), hax.zeros({"batch": 2, "vocab": 5}), "vocab").shape
+        {'batch': 2}
     """
     require_named("categorical", logits, "logits")
     index = position("categorical", logits, axis)
@@ -241,7 +359,14 @@ def categorical(key: Any, logits: NamedArray, axis: AxisSelector, shape: AxisSpe
 
 
 def permutation(key: Any, x: NamedArray, axis: AxisSelector, independent: bool = False) -> NamedArray:
-    """Shuffle along ``axis``; ``independent`` shuffles every row in its own way."""
+    """Shuffle along ``axis``; ``independent`` shuffles every row in its own way.
+
+    Example:
+        >>> import jax
+        >>> import haliax as hax
+        >>> permutation(jax.random.key(0), hax.arange(Axis("x", 4)), "x").sum().item()
+        6
+    """
     require_named("permutation", x)
     return wrap(jrandom.permutation(key, x.array, position("permutation", x, axis), independent=independent), x.names)
 
@@ -249,7 +374,15 @@ def permutation(key: Any, x: NamedArray, axis: AxisSelector, independent: bool =
 def multivariate_normal(
     key: Any, shape: AxisSpec, mean: NamedArray, cov: Any, axis: AxisSelector, dtype: Any = None
 ) -> NamedArray:
-    """Normal with mean along ``axis`` and a raw covariance matrix; ``axis`` comes last in the result."""
+    """Normal with mean along ``axis`` and a raw covariance matrix; ``axis`` comes last in the result.
+
+    Example:
+        >>> import jax
+        >>> import haliax as hax
+        >>> mean, cov = hax.zeros(Axis("d", 2)), jax.numpy.eye(2)
+        >>> multivariate_normal(jax.random.key(0), Axis("x", 3), mean, cov, "d").shape
+        {'x': 3, 'd': 2}
+    """
     axes = sized_axes(shape, "multivariate_normal")
     x = jrandom.multivariate_normal(key, mean.array, raw(cov), tuple(a.size for a in axes), dtype)
     return auto_sharded(NamedArray(x, (*axes, *names_of(axis))))

@@ -103,7 +103,13 @@ class NamedRef(eqx.Module):
         return resolve_axis(self.axes, axis)
 
     def value(self) -> NamedArray:
-        """Return the present value of the view."""
+        """Return the present value of the view.
+
+        Example:
+            >>> import haliax as hax
+            >>> new_ref(hax.arange({"a": 3})).value().tolist()
+            [0, 1, 2]
+        """
         return self[...]
 
     def unsliced(self) -> "NamedRef":
@@ -130,6 +136,13 @@ class NamedRef(eqx.Module):
             AxisNotFoundError: An axis is absent (or was fixed by an earlier slice).
             RefIndexError: An int is out of range.
             NotImplementedError: The axis was sliced by an array before.
+
+        Example:
+            >>> import haliax as hax
+            >>> ref = new_ref(hax.zeros({"a": 4}))
+            >>> ref.slice({"a": slice(1, 3)})[...] = 1.0
+            >>> ref.value().tolist()
+            [0.0, 1.0, 1.0, 0.0]
         """
         prefix = list(self._prefix)
         for axis, item in selectors.items():
@@ -270,6 +283,13 @@ def new_ref(value: NamedArray) -> NamedRef:
 
     Raises:
         ArrayTypeError: ``value`` is no NamedArray.
+
+    Example:
+        >>> import haliax as hax
+        >>> ref = new_ref(hax.zeros({"a": 2, "b": 2}))
+        >>> ref["a", 0] = 1.0
+        >>> freeze(ref).tolist()
+        [[1.0, 1.0], [0.0, 0.0]]
     """
     require_named("new_ref", value, "value")
     return NamedRef(jax.new_ref(value.array), value.axes, (None,) * value.ndim)
@@ -281,12 +301,25 @@ def freeze(ref: NamedRef) -> NamedArray:
 
 
 def get(ref: NamedRef, idx: Any = ...) -> NamedArray:
-    """Return ``ref[idx]``."""
+    """Return ``ref[idx]``.
+
+    Example:
+        >>> import haliax as hax
+        >>> get(new_ref(hax.arange({"a": 3})), {"a": 1}).item()
+        1
+    """
     return ref[idx]
 
 
 def swap(ref: NamedRef, idx: Any, value: Any) -> NamedArray:
-    """Write ``value`` and return what was there."""
+    """Write ``value`` and return what was there.
+
+    Example:
+        >>> import haliax as hax
+        >>> ref = new_ref(hax.arange({"a": 3}))
+        >>> swap(ref, {"a": 1}, 7).item(), ref.value().tolist()
+        (1, [0, 7, 2])
+    """
     previous = ref[idx]
     ref[idx] = value
     return previous

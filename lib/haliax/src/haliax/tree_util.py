@@ -23,12 +23,24 @@ def _leaf_test(is_leaf: Callable[[Any], bool] | None) -> Callable[[Any], bool]:
 
 
 def tree_map(fn: Callable[..., Any], tree: Any, *rest: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
-    """`jax.tree.map` with NamedArrays as leaves."""
+    """`jax.tree.map` with NamedArrays as leaves.
+
+    Example:
+        >>> import haliax as hax
+        >>> tree_map(lambda x: x.sum().item(), {"w": hax.ones(hax.Axis("a", 3))})
+        {'w': 3.0}
+    """
     return jax.tree_util.tree_map(fn, tree, *rest, is_leaf=_leaf_test(is_leaf))
 
 
 def tree_flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], Any]:
-    """`jax.tree.flatten` with NamedArrays as leaves."""
+    """`jax.tree.flatten` with NamedArrays as leaves.
+
+    Example:
+        >>> import haliax as hax
+        >>> len(tree_flatten([hax.ones(hax.Axis("a", 3)), 1])[0])
+        2
+    """
     return jax.tree_util.tree_flatten(tree, is_leaf=_leaf_test(is_leaf))
 
 
@@ -38,12 +50,24 @@ def tree_unflatten(treedef: Any, leaves: Any) -> Any:
 
 
 def tree_leaves(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:
-    """`jax.tree.leaves` with NamedArrays as leaves."""
+    """`jax.tree.leaves` with NamedArrays as leaves.
+
+    Example:
+        >>> import haliax as hax
+        >>> [type(leaf).__name__ for leaf in tree_leaves([hax.ones(hax.Axis("a", 3)), 1])]
+        ['NamedArray', 'int']
+    """
     return jax.tree_util.tree_leaves(tree, is_leaf=_leaf_test(is_leaf))
 
 
 def tree_structure(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
-    """`jax.tree.structure` with NamedArrays as leaves."""
+    """`jax.tree.structure` with NamedArrays as leaves.
+
+    Example:
+        >>> import haliax as hax
+        >>> tree_structure({"w": hax.ones(hax.Axis("a", 3))})
+        PyTreeDef({'w': *})
+    """
     return jax.tree_util.tree_structure(tree, is_leaf=_leaf_test(is_leaf))
 
 
@@ -57,6 +81,16 @@ def scan_aware_tree_map(
         tree: Any pytree, with `Stacked` or `ArrayStacked` modules anywhere.
         *rest: Trees of the same structure.
         is_leaf: Further leaves.
+
+    Example:
+        >>> import haliax as hax
+        >>> import haliax.nn as hnn
+        >>> import jax
+        >>> Layer, E, O = hax.make_axes(layer=2, e=3, o=4)
+        >>> stack = hnn.Stacked.init(Layer, hnn.Linear)(E, O, key=jax.random.split(jax.random.key(0), 2))
+        >>> scaled = scan_aware_tree_map(lambda x: x / x.axis_size("o") if "o" in x.names else x, stack)
+        >>> scaled.stacked.weight.names  # the function saw single layers, without the axis "layer"
+        ('layer', 'o', 'e')
     """
 
     def visit(node: Any, *others: Any) -> Any:
@@ -84,6 +118,11 @@ def resize_axis(tree: Any, old_axis: AxisSelector, new_size: int, key: Any = Non
 
     Raises:
         AxisSpecError: The size is negative.
+
+    Example:
+        >>> import haliax as hax
+        >>> resize_axis(hax.named([1.0, 3.0], "v"), "v", 3).tolist()
+        [1.0, 3.0, 2.0]
     """
     name = names_of(old_axis)[0]
     if new_size < 0:
@@ -112,7 +151,13 @@ def _resize(x: NamedArray, name: str, new_size: int, key: Any) -> NamedArray:
 
 
 def hashable_partition(pytree: Any, filter_spec: Any) -> tuple[Any, Any]:
-    """Split a tree into its selected leaves and a hashable rest; undo with `hashable_combine`."""
+    """Split a tree into its selected leaves and a hashable rest; undo with `hashable_combine`.
+
+    Example:
+        >>> dynamic, static = hashable_partition({"w": jnp.ones(2), "name": "x"}, is_array_leaf)
+        >>> len(dynamic), hashable_combine(dynamic, static)["name"]
+        (1, 'x')
+    """
     dynamic, static = eqx.partition(pytree, filter_spec)
     leaves, treedef = jax.tree_util.tree_flatten(dynamic)
     static_leaves, static_treedef = jax.tree_util.tree_flatten(static)

@@ -9,24 +9,46 @@ from haliax._ops.loops import is_arrayish
 
 
 def is_named_array(leaf: Any) -> bool:
-    """Tell whether ``leaf`` is a NamedArray (for ``is_leaf=``)."""
+    """Tell whether ``leaf`` is a NamedArray (for ``is_leaf=``).
+
+    Example:
+        >>> import haliax as hax
+        >>> is_named_array(hax.ones(hax.Axis("a", 2))), is_named_array(1)
+        (True, False)
+    """
     return isinstance(leaf, NamedArray)
 
 
 def is_jax_or_hax_array_like(x: Any) -> bool:
-    """Tell whether ``x`` is a NamedArray or has a shape and a dtype."""
+    """Tell whether ``x`` is a NamedArray or has a shape and a dtype.
+
+    Example:
+        >>> import haliax as hax
+        >>> is_jax_or_hax_array_like(hax.ones(hax.Axis("a", 2))), is_jax_or_hax_array_like("text")
+        (True, False)
+    """
     return isinstance(x, NamedArray) or is_arrayish(x) or (hasattr(x, "shape") and hasattr(x, "dtype"))
 
 
 def ensure_tuple(x: Any) -> tuple[Any, ...]:
-    """Return a tuple: a sequence converted, anything else (str included) alone in it."""
+    """Return a tuple: a sequence converted, anything else (str included) alone in it.
+
+    Example:
+        >>> ensure_tuple("a"), ensure_tuple(["a", "b"])
+        (('a',), ('a', 'b'))
+    """
     if isinstance(x, str) or not isinstance(x, Sequence):
         return (x,)
     return tuple(x)
 
 
 def maybe_untuple(x: Any) -> Any:
-    """Return the element of a one-element tuple, else the argument."""
+    """Return the element of a one-element tuple, else the argument.
+
+    Example:
+        >>> maybe_untuple((1,)), maybe_untuple((1, 2))
+        (1, (1, 2))
+    """
     return x[0] if isinstance(x, tuple) and len(x) == 1 else x
 
 

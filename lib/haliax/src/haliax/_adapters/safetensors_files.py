@@ -21,7 +21,11 @@ def save_file(tensors: dict[str, np.ndarray], path: str, metadata: dict[str, str
 
 
 def load_file(path: str) -> dict[str, Any]:
-    """Read all arrays of a file."""
+    """Read all arrays of a file.
+
+    Raises:
+        StateDictError: The file is damaged or incomplete.
+    """
     try:
         return safetensors.numpy.load_file(path)
     except safetensors.SafetensorError as error:

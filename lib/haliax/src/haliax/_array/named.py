@@ -130,7 +130,11 @@ class NamedArray:
 
     @property
     def axes(self) -> tuple[Axis, ...]:
-        """The axes in storage order."""
+        """The axes in storage order.
+
+        Raises:
+            AxisSpecError: The payload has another rank than there are names (inside `jax.vmap`, `lax.scan`).
+        """
         shape = self.array.shape if self.array is not None else None
         if shape is None or len(shape) != len(self.names):
             raise AxisSpecError(
@@ -182,7 +186,13 @@ class NamedArray:
         return self.array.sharding
 
     def has_axis(self, axis: AxisSelection) -> bool:
-        """Tell whether every selected axis is present (with equal size where one is given)."""
+        """Tell whether every selected axis is present (with equal size where one is given).
+
+        Example:
+            >>> x = NamedArray(jnp.arange(6).reshape(2, 3), ("a", "b"))
+            >>> x.has_axis("a"), x.has_axis(("a", "c"))
+            (True, False)
+        """
         have = dict(zip(self.names, getattr(self.array, "shape", ()) or (None,) * len(self.names), strict=True))
         return all(n in have and (s is None or have[n] in (None, s)) for n, s in pairs(axis))
 
@@ -191,6 +201,11 @@ class NamedArray:
 
         Raises:
             AxisSizeMismatchError: The name exists with another size.
+
+        Example:
+            >>> x = NamedArray(jnp.arange(6).reshape(2, 3), ("a", "b"))
+            >>> x.axis_indices("b"), x.axis_indices(("b", "zz"))
+            (1, (1, None))
         """
         out = []
         for name, size in pairs(axis):
@@ -210,6 +225,11 @@ class NamedArray:
 
         Raises:
             AxisNotFoundError: An axis is absent.
+
+        Example:
+            >>> x = NamedArray(jnp.arange(6).reshape(2, 3), ("a", "b"))
+            >>> x.axis_size("b"), x.axis_size(("b", "a"))
+            (3, (3, 2))
         """
         found = algebra.resolve_axis(self.axes, axis if is_single(axis) else tuple(names_of(axis)))
         return found.size if isinstance(found, Axis) else tuple(a.size for a in found)
@@ -219,11 +239,22 @@ class NamedArray:
 
         Raises:
             AxisNotFoundError: An axis is absent.
+
+        Example:
+            >>> x = NamedArray(jnp.arange(6).reshape(2, 3), ("a", "b"))
+            >>> x.resolve_axis("b")
+            Axis(name='b', size=3)
         """
         return algebra.resolve_axis(self.axes, axis)
 
     def matches_axes(self, spec: Any) -> bool:
-        """Tell whether the axes fit a typing spec such as ``NamedArray["batch ... embed"]``."""
+        """Tell whether the axes fit a typing spec such as ``NamedArray["batch ... embed"]``.
+
+        Example:
+            >>> x = NamedArray(jnp.arange(6).reshape(2, 3), ("a", "b"))
+            >>> x.matches_axes(NamedArray["a ..."]), x.matches_axes(NamedArray["b a"])
+            (True, False)
+        """
         return typing_spec.matches(spec, self.names, self.dtype)
 
     def _raw_scalar(self) -> Any:
@@ -240,6 +271,10 @@ class NamedArray:
 
         Raises:
             AxisSpecError: There are axes left.
+
+        Example:
+            >>> NamedArray(jnp.float32(2), ()).scalar().item()
+            2.0
         """
         return self._raw_scalar()
 
@@ -464,7 +499,11 @@ def named(a: Any, axis: Any) -> NamedArray:
 
 
 def require_named(operation: str, a: Any, argument: str = "array") -> NamedArray:
-    """Return ``a`` if it is a NamedArray, else raise ArrayTypeError."""
+    """Return ``a`` if it is a NamedArray, else raise ArrayTypeError.
+
+    Raises:
+        ArrayTypeError: It is none.
+    """
     if isinstance(a, NamedArray):
         return a
     raise ArrayTypeError(

@@ -56,7 +56,11 @@ def align(array: Any, plan: Align | None) -> Any:
 
 
 def check_same_sizes(operation: str, labels: tuple[str, ...], operands: tuple[tuple[Names, Shape], ...]) -> None:
-    """Raise AxisSizeMismatchError when one name has two sizes among the operands."""
+    """Raise AxisSizeMismatchError when one name has two sizes among the operands.
+
+    Raises:
+        AxisSizeMismatchError: They do.
+    """
     seen: dict[str, int] = {}
     for names, shape in operands:
         for name, size in zip(names, shape, strict=True):

@@ -54,7 +54,12 @@ def selects_axis(selector: AxisSelection, selected: AxisSelection) -> bool:
 
 
 def is_axis_compatible(a: AxisSelector, b: AxisSelector) -> bool:
-    """Tell whether two selectors have the same name; sizes are ignored."""
+    """Tell whether two selectors have the same name; sizes are ignored.
+
+    Example:
+        >>> is_axis_compatible(Axis("x", 2), "x")
+        True
+    """
     return pairs(a)[0][0] == pairs(b)[0][0]
 
 
@@ -63,6 +68,10 @@ def concat_axes(a: AxisSelection, b: AxisSelection) -> Any:
 
     Raises:
         AxisCollisionError: A name is in both ("specified twice").
+
+    Example:
+        >>> concat_axes(Axis("x", 2), Axis("y", 3))
+        (Axis(name='x', size=2), Axis(name='y', size=3))
     """
     found = [*pairs(a), *pairs(b)]
     reject_duplicates("concat_axes", [n for n, _ in found], tuple(selector(n, s) for n, s in found))
@@ -77,6 +86,11 @@ def union_axes(a: AxisSelection, b: AxisSelection) -> Any:
 
     Raises:
         AxisSizeMismatchError: A common name has two sizes.
+
+    Example:
+        >>> a, b = (Axis("x", 2), Axis("y", 3)), (Axis("y", 3), Axis("z", 4))
+        >>> [axis.name for axis in union_axes(a, b)]
+        ['x', 'y', 'z']
     """
     _check_sizes("union_axes", a, b)
     found = dict(pairs(a))
@@ -92,6 +106,11 @@ def eliminate_axes(axis_spec: AxisSelection, to_remove: AxisSelection) -> Any:
     Raises:
         AxisNotFoundError: An axis to remove is absent.
         AxisSizeMismatchError: A common name has two sizes.
+
+    Example:
+        >>> a, b = (Axis("x", 2), Axis("y", 3)), (Axis("y", 3), Axis("z", 4))
+        >>> eliminate_axes(a, "x")
+        (Axis(name='y', size=3),)
     """
     have = dict(pairs(axis_spec))
     missing = [n for n, _ in pairs(to_remove) if n not in have]
@@ -105,6 +124,11 @@ def without_axes(axis_spec: AxisSelection, to_remove: AxisSelection, allow_misma
 
     Raises:
         AxisSizeMismatchError: A common name has two sizes and ``allow_mismatched_sizes`` is False.
+
+    Example:
+        >>> a, b = (Axis("x", 2), Axis("y", 3)), (Axis("y", 3), Axis("z", 4))
+        >>> without_axes(a, b)
+        (Axis(name='x', size=2),)
     """
     if not allow_mismatched_sizes:
         _check_sizes("without_axes", axis_spec, to_remove)
@@ -117,6 +141,11 @@ def unsize_axes(axis_spec: AxisSelection, to_unsize: AxisSelection | None = None
 
     Raises:
         AxisNotFoundError: An axis of ``to_unsize`` is absent.
+
+    Example:
+        >>> a, b = (Axis("x", 2), Axis("y", 3)), (Axis("y", 3), Axis("z", 4))
+        >>> unsize_axes(a)
+        ('x', 'y')
     """
     have = pairs(axis_spec)
     if to_unsize is None:
@@ -140,6 +169,11 @@ def replace_axis(axis_spec: AxisSelection, old: AxisSelector, new: AxisSelection
         AxisNotFoundError: ``old`` is absent.
         AxisSizeMismatchError: ``old`` has another size than the axis it names.
         AxisCollisionError: A new name is already there.
+
+    Example:
+        >>> a, b = (Axis("x", 2), Axis("y", 3)), (Axis("y", 3), Axis("z", 4))
+        >>> [axis.name for axis in replace_axis(a, "y", b[1])]
+        ['x', 'z']
     """
     (old_name, _), *_ = pairs(old)
     have = pairs(axis_spec)
@@ -158,6 +192,11 @@ def intersect_axes(a: AxisSelection, b: AxisSelection) -> Any:
 
     Raises:
         AxisSizeMismatchError: A common name has two sizes.
+
+    Example:
+        >>> a, b = (Axis("x", 2), Axis("y", 3)), (Axis("y", 3), Axis("z", 4))
+        >>> intersect_axes(a, b)
+        (Axis(name='y', size=3),)
     """
     _check_sizes("intersect_axes", a, b)
     right = dict(pairs(b))
@@ -170,6 +209,11 @@ def resolve_axis(axis_spec: AxisSpec, axis_selection: AxisSelection) -> Any:
     Raises:
         AxisNotFoundError: A name is absent.
         AxisSizeMismatchError: A given size differs from the size found.
+
+    Example:
+        >>> a, b = (Axis("x", 2), Axis("y", 3)), (Axis("y", 3), Axis("z", 4))
+        >>> resolve_axis(a, "y")
+        Axis(name='y', size=3)
     """
     have = dict(pairs(axis_spec))
     missing = [n for n, _ in pairs(axis_selection) if n not in have]
@@ -187,6 +231,11 @@ def replace_missing_with_ellipsis(a: AxisSelection, b: AxisSelection) -> tuple[A
 
     Raises:
         AxisSizeMismatchError: A common name has two sizes.
+
+    Example:
+        >>> a, b = (Axis("x", 2), Axis("y", 3)), (Axis("y", 3), Axis("z", 4))
+        >>> replace_missing_with_ellipsis(a, b)
+        (Ellipsis, Axis(name='y', size=3))
     """
     _check_sizes("replace_missing_with_ellipsis", a, b)
     have = dict(pairs(b))

@@ -60,5 +60,10 @@ ds = dslice
 
 
 def dblock(idx: Any, size: int) -> dslice:
-    """Return the ``idx``-th window of ``size`` elements (same as ``dslice.block``)."""
+    """Return the ``idx``-th window of ``size`` elements (same as ``dslice.block``).
+
+    Example:
+        >>> dblock(2, 4).to_slice()
+        slice(8, 12, None)
+    """
     return dslice(idx * size, size)

@@ -92,7 +92,11 @@ def rearrange_for_partial_order(
 
 
 def check_partial_sizes(operation: str, partial: Sequence[Any], axes: Sequence[Axis]) -> None:
-    """Raise AxisSizeMismatchError when a sized entry of ``partial`` disagrees with ``axes``."""
+    """Raise AxisSizeMismatchError when a sized entry of ``partial`` disagrees with ``axes``.
+
+    Raises:
+        AxisSizeMismatchError: A sized entry disagrees.
+    """
     by_name = {a.name: a.size for a in axes}
     for entry in partial:
         if entry is ...:

@@ -38,11 +38,21 @@ class Axis:
             raise AxisSpecError(f"create axis: name={self.name!r}, size={self.size}; expected size >= 0. Pass a count.")
 
     def alias(self, new_name: str) -> "Axis":
-        """Return an axis of the same size under another name."""
+        """Return an axis of the same size under another name.
+
+        Example:
+            >>> Axis("pos", 4).alias("key_pos")
+            Axis(name='key_pos', size=4)
+        """
         return Axis(new_name, self.size)
 
     def resize(self, size: int) -> "Axis":
-        """Return an axis of the same name with another size."""
+        """Return an axis of the same name with another size.
+
+        Example:
+            >>> Axis("pos", 4).resize(8)
+            Axis(name='pos', size=8)
+        """
         return Axis(self.name, size)
 
     def __str__(self) -> str:
@@ -132,7 +142,11 @@ def is_single(spec: Any) -> bool:
 
 
 def reject_duplicates(operation: str, names: Sequence[str], axes: Any) -> None:
-    """Raise AxisCollisionError when a name occurs twice in ``names``."""
+    """Raise AxisCollisionError when a name occurs twice in ``names``.
+
+    Raises:
+        AxisCollisionError: There are some.
+    """
     if len(set(names)) != len(names):
         raise AxisCollisionError(operation, sorted({n for n in names if list(names).count(n) > 1}), axes)
 
@@ -196,6 +210,10 @@ def axis_spec_to_shape_dict(axis_spec: AxisSelection) -> dict[str, int | None]:
 
     Raises:
         AxisSpecError: An entry is neither Axis nor str.
+
+    Example:
+        >>> axis_spec_to_shape_dict((Axis("a", 2), "b"))
+        {'a': 2, 'b': None}
     """
     return dict(pairs(axis_spec))
 
@@ -205,12 +223,21 @@ def axis_spec_to_tuple(axis_spec: AxisSelection) -> tuple[AxisSelector, ...]:
 
     Raises:
         AxisSpecError: An entry is neither Axis nor str.
+
+    Example:
+        >>> axis_spec_to_tuple({"a": 2, "b": None})
+        (Axis(name='a', size=2), 'b')
     """
     return tuple(selector(n, s) for n, s in pairs(axis_spec))
 
 
 def to_jax_shape(axis_spec: AxisSpec | int) -> int | tuple[int, ...]:
-    """Return the int size of a single axis, or the tuple of sizes of several."""
+    """Return the int size of a single axis, or the tuple of sizes of several.
+
+    Example:
+        >>> to_jax_shape((Axis("a", 2), Axis("b", 3)))
+        (2, 3)
+    """
     if isinstance(axis_spec, int):
         return axis_spec
     if isinstance(axis_spec, Axis):

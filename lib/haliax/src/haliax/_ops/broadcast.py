@@ -83,6 +83,9 @@ def broadcast_to(
 def broadcast_axis(a: Any, axis: AxisSpec) -> NamedArray:
     """Add the axes of ``axis`` that ``a`` lacks, in front; other axes stay.
 
+    Raises:
+        AxisSizeMismatchError: The axis is there with another size.
+
     Example:
         >>> import haliax as hax
         >>> hax.ones((Axis("H", 3),)).broadcast_axis(Axis("B", 2)).shape
@@ -113,6 +116,12 @@ def broadcast_arrays_and_return_axes(
     Raises:
         BroadcastError: ``require_subset`` and an array has an axis that the largest lacks.
         AxisSizeMismatchError: A name has two sizes.
+
+    Example:
+        >>> import haliax as hax
+        >>> arrays, axes = broadcast_arrays_and_return_axes(hax.ones({"x": 2}), 1.0)
+        >>> axes
+        (Axis(name='x', size=2),)
     """
     if not arrays:
         return (), ()
@@ -137,7 +146,14 @@ def broadcast_arrays_and_return_axes(
 
 
 def broadcast_arrays(*arrays: Any, require_subset: bool = True, ensure_order: bool = True) -> tuple[Any, ...]:
-    """Broadcast arrays against each other; see `broadcast_arrays_and_return_axes`."""
+    """Broadcast arrays against each other; see `broadcast_arrays_and_return_axes`.
+
+    Example:
+        >>> import haliax as hax
+        >>> a, b = broadcast_arrays(hax.ones({"x": 2, "y": 3}), hax.ones({"y": 3}))
+        >>> b.shape
+        {'x': 2, 'y': 3}
+    """
     return broadcast_arrays_and_return_axes(*arrays, require_subset=require_subset, ensure_order=ensure_order)[0]
 
 
@@ -156,6 +172,10 @@ def check_shape(jnp_shape: Sequence[int], axes: AxisSelection) -> tuple[Axis, ..
     Raises:
         AxisSpecError: The rank differs.
         AxisSizeMismatchError: A size differs.
+
+    Example:
+        >>> check_shape((2, 3), ("a", Axis("b", 3)))
+        (Axis(name='a', size=2), Axis(name='b', size=3))
     """
     found = pairs(axes)
     if len(found) != len(jnp_shape):

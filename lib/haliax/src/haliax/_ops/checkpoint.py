@@ -166,6 +166,14 @@ def multilevel_scan(
         length: Number of iterations in all.
         reverse: Run from the end.
         unroll: Unrolling of the inner loop.
+
+    Raises:
+        ScanError: ``outer_size`` does not divide ``length``.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> multilevel_scan(lambda c, x: (c + x, c), 0, jnp.arange(4), outer_size=2, length=4)[0].item()
+        6
     """
     inner = length // outer_size
     if length % outer_size:

@@ -16,18 +16,36 @@ def _names(axes: tuple[Axis, ...]) -> tuple[str, ...]:
 
 
 def full(shape: AxisSpec, fill_value: Any, dtype: Any = None) -> NamedArray:
-    """Return an array of ``fill_value``; the dtype is that of the value unless given."""
+    """Return an array of ``fill_value``; the dtype is that of the value unless given.
+
+    Example:
+        >>> import haliax as hax
+        >>> full({"a": 2}, 7).tolist()
+        [7, 7]
+    """
     axes = sized_axes(shape, "full")
     return auto_sharded(wrap(jnp.full(tuple(a.size for a in axes), raw(fill_value), dtype), _names(axes)))
 
 
 def zeros(shape: AxisSpec, dtype: Any = jnp.float32) -> NamedArray:
-    """Return an array of zeros, float32 unless told otherwise."""
+    """Return an array of zeros, float32 unless told otherwise.
+
+    Example:
+        >>> import haliax as hax
+        >>> zeros(hax.Axis("a", 2)).tolist()
+        [0.0, 0.0]
+    """
     return full(shape, 0, jnp.float32 if dtype is None else dtype)
 
 
 def ones(shape: AxisSpec, dtype: Any = jnp.float32) -> NamedArray:
-    """Return an array of ones, float32 unless told otherwise."""
+    """Return an array of ones, float32 unless told otherwise.
+
+    Example:
+        >>> import haliax as hax
+        >>> ones({"a": 2}, dtype=int).tolist()
+        [1, 1]
+    """
     return full(shape, 1, jnp.float32 if dtype is None else dtype)
 
 
@@ -44,19 +62,37 @@ def _like(array: NamedArray, x: Any) -> NamedArray:
 
 
 def zeros_like(a: Any, dtype: Any = None) -> Any:
-    """Return zeros with the axes, dtype and sharding of ``a``."""
+    """Return zeros with the axes, dtype and sharding of ``a``.
+
+    Example:
+        >>> import haliax as hax
+        >>> zeros_like(hax.arange({"a": 2})).tolist()
+        [0, 0]
+    """
     return (
         _like(a, jnp.zeros_like(a.array, dtype=dtype)) if isinstance(a, NamedArray) else jnp.zeros_like(a, dtype=dtype)
     )
 
 
 def ones_like(a: Any, dtype: Any = None) -> Any:
-    """Return ones with the axes, dtype and sharding of ``a``."""
+    """Return ones with the axes, dtype and sharding of ``a``.
+
+    Example:
+        >>> import haliax as hax
+        >>> ones_like(hax.arange({"a": 2})).tolist()
+        [1, 1]
+    """
     return _like(a, jnp.ones_like(a.array, dtype=dtype)) if isinstance(a, NamedArray) else jnp.ones_like(a, dtype=dtype)
 
 
 def full_like(a: Any, fill_value: Any, dtype: Any = None) -> Any:
-    """Return ``fill_value`` with the axes, dtype and sharding of ``a``."""
+    """Return ``fill_value`` with the axes, dtype and sharding of ``a``.
+
+    Example:
+        >>> import haliax as hax
+        >>> full_like(hax.arange({"a": 2}), 5).tolist()
+        [5, 5]
+    """
     if isinstance(a, NamedArray):
         return _like(a, jnp.full_like(a.array, raw(fill_value), dtype=dtype))
     return jnp.full_like(a, fill_value, dtype=dtype)
@@ -98,23 +134,47 @@ def _spaced(fn: Any, axis: AxisSelector, start: Any, stop: Any, **kwargs: Any) -
 
 
 def linspace(axis: AxisSelector, *, start: Any, stop: Any, endpoint: bool = True, dtype: Any = None) -> NamedArray:
-    """Return evenly spaced values (a bare name gives 50 of them)."""
+    """Return evenly spaced values (a bare name gives 50 of them).
+
+    Example:
+        >>> import haliax as hax
+        >>> linspace(hax.Axis("x", 3), start=0, stop=1).tolist()
+        [0.0, 0.5, 1.0]
+    """
     return _spaced(jnp.linspace, axis, start, stop, endpoint=endpoint, dtype=dtype)
 
 
 def geomspace(axis: AxisSelector, *, start: Any, stop: Any, endpoint: bool = True, dtype: Any = None) -> NamedArray:
-    """Return values spaced evenly on a log scale between two endpoints."""
+    """Return values spaced evenly on a log scale between two endpoints.
+
+    Example:
+        >>> import haliax as hax
+        >>> geomspace(hax.Axis("x", 3), start=1, stop=4).round().tolist()
+        [1.0, 2.0, 4.0]
+    """
     return _spaced(jnp.geomspace, axis, start, stop, endpoint=endpoint, dtype=dtype)
 
 
 def logspace(
     axis: AxisSelector, *, start: Any, stop: Any, endpoint: bool = True, base: float = 10.0, dtype: Any = None
 ) -> NamedArray:
-    """Return ``base ** linspace(start, stop)``."""
+    """Return ``base ** linspace(start, stop)``.
+
+    Example:
+        >>> import haliax as hax
+        >>> logspace(hax.Axis("x", 3), start=0, stop=2).round().tolist()
+        [1.0, 10.0, 100.0]
+    """
     return _spaced(jnp.logspace, axis, start, stop, endpoint=endpoint, base=base, dtype=dtype)
 
 
 def eye(axis1: Axis, axis2: Axis, *, k: int = 0, dtype: Any = jnp.float32) -> NamedArray:
-    """Return ones where index2 - index1 equals ``k``, zeros elsewhere."""
+    """Return ones where index2 - index1 equals ``k``, zeros elsewhere.
+
+    Example:
+        >>> import haliax as hax
+        >>> eye(hax.Axis("i", 2), hax.Axis("j", 2)).tolist()
+        [[1.0, 0.0], [0.0, 1.0]]
+    """
     axes = sized_axes((axis1, axis2), "eye")
     return wrap(jnp.eye(axes[0].size, axes[1].size, k=k, dtype=dtype), _names(axes))

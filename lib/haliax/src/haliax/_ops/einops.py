@@ -206,6 +206,12 @@ def unpack(packed: NamedArray, layout: PackLayout) -> list[NamedArray]:
 
     Raises:
         AxisSizeMismatchError: The packed axis has another size than the layout says.
+
+    Example:
+        >>> import haliax as hax
+        >>> packed, layout = hax.pack("flat", [hax.ones({"a": 2}), hax.ones({"b": 3})])
+        >>> [x.shape for x in unpack(packed, layout)]
+        [{'a': 2}, {'b': 3}]
     """
     pieces = split(packed, layout.axis, [Axis(layout.axis, _total(s)) for s in layout.shapes])
     out = []
@@ -226,6 +232,9 @@ def _total(axes: Sequence[Axis]) -> int:
 
 def parse_shape(array: NamedArray, expression: str) -> dict[str, int]:
     """Return the sizes of an array's axes under the names of ``expression``; ``_`` skips one.
+
+    Raises:
+        ExpressionError: The expression does not parse or does not fit the axes.
 
     Example:
         >>> import haliax as hax

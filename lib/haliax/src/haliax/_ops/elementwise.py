@@ -117,12 +117,25 @@ true_divide = lift_binary(jnp.true_divide)
 
 
 def ndim(a: Any) -> int:
-    """Return the number of axes of a NamedArray, or of dimensions of a raw array."""
+    """Return the number of axes of a NamedArray, or of dimensions of a raw array.
+
+    Example:
+        >>> import haliax as hax
+        >>> ndim(hax.ones({"a": 2, "b": 3}))
+        2
+    """
     return a.ndim if isinstance(a, NamedArray) else jnp.ndim(a)
 
 
 def frexp(a: Any) -> tuple[Any, Any]:
-    """Split into mantissa and exponent: a pair of arrays with the axes of ``a``."""
+    """Split into mantissa and exponent: a pair of arrays with the axes of ``a``.
+
+    Example:
+        >>> import haliax as hax
+        >>> mantissa, exponent = frexp(hax.named([8.0], "a"))
+        >>> mantissa.tolist(), exponent.tolist()
+        ([0.5], [4])
+    """
     if not isinstance(a, NamedArray):
         return tuple(jnp.frexp(a))  # type: ignore[return-value]
     mantissa, exponent = jnp.frexp(a.array)
@@ -130,7 +143,14 @@ def frexp(a: Any) -> tuple[Any, Any]:
 
 
 def modf(a: Any) -> tuple[Any, Any]:
-    """Split into fractional and whole part: a pair of arrays with the axes of ``a``."""
+    """Split into fractional and whole part: a pair of arrays with the axes of ``a``.
+
+    Example:
+        >>> import haliax as hax
+        >>> fraction, whole = modf(hax.named([1.5], "a"))
+        >>> fraction.tolist(), whole.tolist()
+        ([0.5], [1.0])
+    """
     if not isinstance(a, NamedArray):
         return tuple(jnp.modf(a))  # type: ignore[return-value]
     fraction, whole = jnp.modf(a.array)
@@ -138,7 +158,14 @@ def modf(a: Any) -> tuple[Any, Any]:
 
 
 def divmod(a: Any, b: Any) -> tuple[Any, Any]:  # noqa: A001
-    """Return (``floor_divide(a, b)``, ``remainder(a, b)``)."""
+    """Return (``floor_divide(a, b)``, ``remainder(a, b)``).
+
+    Example:
+        >>> import haliax as hax
+        >>> quotient, rest = divmod(hax.named([7, 8], "a"), 3)
+        >>> quotient.tolist(), rest.tolist()
+        ([2, 2], [1, 2])
+    """
     return floor_divide(a, b), remainder(a, b)
 
 

@@ -64,6 +64,11 @@ def concatenate(axis: AxisSelector, arrays: Sequence[NamedArray]) -> NamedArray:
     Raises:
         AxisNotFoundError: An array lacks ``axis``.
         AxisSizeMismatchError: Other sizes differ, or the total is not that of ``axis``.
+
+    Example:
+        >>> import haliax as hax
+        >>> concatenate("a", [hax.ones({"a": 1}), hax.zeros({"a": 2})]).tolist()
+        [1.0, 0.0, 0.0]
     """
     arrays = list(arrays)
     ((name, size),) = pairs(axis)

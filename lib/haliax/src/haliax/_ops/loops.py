@@ -50,7 +50,11 @@ def drop_axis(x: NamedArray, name: str) -> tuple[Any, tuple[str, ...]]:
 
 
 def prepend_axis(tree: Any, name: str, operation: str) -> Any:
-    """Put ``name`` in front of the names of every NamedArray of a tree whose arrays have grown a dimension 0."""
+    """Put ``name`` in front of the names of every NamedArray of a tree whose arrays have grown a dimension 0.
+
+    Raises:
+        AxisCollisionError: An array has the name already.
+    """
 
     def add(leaf: Any) -> Any:
         if not isinstance(leaf, NamedArray):
@@ -271,7 +275,13 @@ def map(  # noqa: A001
     unroll: int | bool = 1,
     is_mapped: Callable[[Any], bool] = is_scanned_default,
 ) -> Callable[..., Any]:
-    """Apply ``fn`` to each element of ``axis`` in turn (a loop, unlike `vmap`): ``map(fn, axis)(*xs) -> ys``."""
+    """Apply ``fn`` to each element of ``axis`` in turn (a loop, unlike `vmap`): ``map(fn, axis)(*xs) -> ys``.
+
+    Example:
+        >>> import haliax as hax
+        >>> map(lambda row: row.sum(), "a")(hax.named([[1, 2], [3, 4]], "a b")).tolist()
+        [3, 7]
+    """
 
     @functools.wraps(fn)
     def body(_: Any, *args: Any, **kwargs: Any) -> tuple[None, Any]:

@@ -104,7 +104,16 @@ def _name(x: Any, names: tuple[str, ...]) -> NamedArray:
 
 
 def untag(x: NamedArray, *names: str) -> Any:
-    """Return the raw array of ``x`` with its axes in the order ``names`` (all of them)."""
+    """Return the raw array of ``x`` with its axes in the order ``names`` (all of them).
+
+    Raises:
+        AxisSpecError: The names are no permutation of the axes.
+
+    Example:
+        >>> import haliax as hax
+        >>> untag(hax.ones({"a": 2, "b": 3}), "b", "a").shape
+        (3, 2)
+    """
     require_named("untag", x, "x")
     if set(names) != set(x.names) or len(names) != x.ndim:
         raise AxisSpecError(f"untag: {list(names)}; expected a permutation of {format_axes(x.names)}.")

@@ -214,7 +214,13 @@ def rearrange_plan(
 
 
 def einops_rearrange(array: NamedArray, expression: str, **bindings: AxisSelector | int) -> NamedArray:
-    """Rearrange by a string such as ``"b (h: heads d) -> b heads d"``; see `rearrange`."""
+    """Rearrange by a string such as ``"b (h: heads d) -> b heads d"``; see `rearrange`.
+
+    Example:
+        >>> import haliax as hax
+        >>> einops_rearrange(hax.ones({"b": 2, "e": 6}), "b (h d) -> h b d", h=3).shape
+        {'h': 3, 'b': 2, 'd': 2}
+    """
     require_named("rearrange", array)
     plan = rearrange_plan(expression, array.names, array.array.shape, tuple(bindings.items()))
     x = array.array

@@ -68,7 +68,13 @@ sort = lift_axiswise(jnp.sort)
 
 
 def argsort(a: Any, axis: AxisSelector | None = None, *, stable: bool = False) -> Any:
-    """Return the indices that sort ``a`` along ``axis``; with axis=None the raw indices of the flattened array."""
+    """Return the indices that sort ``a`` along ``axis``; with axis=None the raw indices of the flattened array.
+
+    Example:
+        >>> import haliax as hax
+        >>> argsort(hax.named([3, 1, 2], "a"), "a").tolist()
+        [1, 2, 0]
+    """
     if not isinstance(a, NamedArray):
         return jnp.argsort(a, axis=axis, stable=stable)  # type: ignore[arg-type]
     if axis is None:
@@ -123,6 +129,11 @@ def average(array: NamedArray, axis: AxisSelection | None = None, *, weights: Na
         array: Values.
         axis: Axes to reduce; None reduces all.
         weights: Non-negative weights whose axes are among those of ``array``.
+
+    Example:
+        >>> import haliax as hax
+        >>> average(hax.named([1.0, 3.0], "a"), weights=hax.named([3.0, 1.0], "a")).item()
+        1.5
     """
     if weights is None:
         return mean(array, axis)

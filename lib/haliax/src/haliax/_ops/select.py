@@ -31,6 +31,12 @@ def where(condition: Any, x: Any = None, y: Any = None, fill_value: Any = None, 
     Raises:
         AxisSpecError: Exactly one of ``x`` and ``y`` is given.
         BroadcastError: The largest operand lacks an axis of another.
+
+    Example:
+        >>> import haliax as hax
+        >>> x = hax.named([[1.0, 2.0], [3.0, 4.0]], "a b")
+        >>> where(x > 2, x, 0).tolist()
+        [[0.0, 0.0], [3.0, 4.0]]
     """
     if (x is None) != (y is None):
         raise AxisSpecError("where: exactly one of x and y was given; expected both or neither.")
@@ -60,14 +66,27 @@ def _nonzero_places(condition: NamedArray, fill_value: Any, new_axis: Axis | Non
 
 
 def nonzero(array: NamedArray, *, size: Axis, fill_value: Any = 0) -> tuple[NamedArray, ...]:
-    """Return the indices of non-zero elements per axis, padded with ``fill_value`` to the axis ``size``."""
+    """Return the indices of non-zero elements per axis, padded with ``fill_value`` to the axis ``size``.
+
+    Example:
+        >>> import haliax as hax
+        >>> nonzero(hax.named([0, 5, 6], "a"), size=hax.Axis("n", 2))[0].tolist()
+        [1, 2]
+    """
     require_named("nonzero", array)
     places = jnp.nonzero(array.array, size=size.size, fill_value=fill_value)
     return tuple(wrap(p, intern_names((size.name,))) for p in places)
 
 
 def clip(array: Any, a_min: Any = None, a_max: Any = None) -> Any:
-    """Limit values to [a_min, a_max]; bounds may be NamedArrays or scalars, None is no bound."""
+    """Limit values to [a_min, a_max]; bounds may be NamedArrays or scalars, None is no bound.
+
+    Example:
+        >>> import haliax as hax
+        >>> x = hax.named([[1.0, 2.0], [3.0, 4.0]], "a b")
+        >>> clip(x, 2, 3).tolist()
+        [[2.0, 2.0], [3.0, 3.0]]
+    """
     named = [a for a in (array, a_min, a_max) if isinstance(a, NamedArray)]
     if not named:
         return jnp.clip(array, a_min, a_max)
@@ -92,13 +111,27 @@ def _matrix_last(
 
 
 def tril(array: NamedArray, axis1: AxisSelector, axis2: AxisSelector, k: int = 0) -> NamedArray:
-    """Zero the elements above the ``k``-th diagonal of (axis1, axis2), which become the last axes."""
+    """Zero the elements above the ``k``-th diagonal of (axis1, axis2), which become the last axes.
+
+    Example:
+        >>> import haliax as hax
+        >>> x = hax.named([[1.0, 2.0], [3.0, 4.0]], "a b")
+        >>> tril(x, "a", "b").tolist()
+        [[1.0, 0.0], [3.0, 4.0]]
+    """
     x, names = _matrix_last(array, axis1, axis2, "tril")
     return wrap(jnp.tril(x, k), names)
 
 
 def triu(array: NamedArray, axis1: AxisSelector, axis2: AxisSelector, k: int = 0) -> NamedArray:
-    """Zero the elements below the ``k``-th diagonal of (axis1, axis2), which become the last axes."""
+    """Zero the elements below the ``k``-th diagonal of (axis1, axis2), which become the last axes.
+
+    Example:
+        >>> import haliax as hax
+        >>> x = hax.named([[1.0, 2.0], [3.0, 4.0]], "a b")
+        >>> triu(x, "a", "b").tolist()
+        [[1.0, 2.0], [0.0, 4.0]]
+    """
     x, names = _matrix_last(array, axis1, axis2, "triu")
     return wrap(jnp.triu(x, k), names)
 
@@ -111,19 +144,39 @@ def trace(
     Raises:
         AxisNotFoundError: An axis is absent.
         AxisSpecError: Both are the same axis.
+
+    Example:
+        >>> import haliax as hax
+        >>> x = hax.named([[1.0, 2.0], [3.0, 4.0]], "a b")
+        >>> trace(x, "a", "b").item()
+        5.0
     """
     x, names = _matrix_last(array, axis1, axis2, "trace")
     return wrap(jnp.trace(x, offset=offset, axis1=-2, axis2=-1, dtype=dtype), intern_names(names[:-2]))
 
 
 def diagonal(array: NamedArray, axis1: AxisSelector, axis2: AxisSelector, new_axis: str, offset: int = 0) -> NamedArray:
-    """Return the diagonal of (axis1, axis2) along ``new_axis``, which comes last."""
+    """Return the diagonal of (axis1, axis2) along ``new_axis``, which comes last.
+
+    Example:
+        >>> import haliax as hax
+        >>> x = hax.named([[1.0, 2.0], [3.0, 4.0]], "a b")
+        >>> diagonal(x, "a", "b", "d").tolist()
+        [1.0, 4.0]
+    """
     x, names = _matrix_last(array, axis1, axis2, "diagonal")
     return NamedArray(jnp.diagonal(x, offset=offset, axis1=-2, axis2=-1), (*names[:-2], new_axis))
 
 
 def isclose(a: Any, b: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Any:
-    """Tell elementwise whether values are within tolerance; broadcasts by name, scalars welcome."""
+    """Tell elementwise whether values are within tolerance; broadcasts by name, scalars welcome.
+
+    Example:
+        >>> import haliax as hax
+        >>> x = hax.named([[1.0, 2.0], [3.0, 4.0]], "a b")
+        >>> isclose(x, 1.0).tolist()
+        [[True, False], [False, False]]
+    """
     named = [x for x in (a, b) if isinstance(x, NamedArray)]
     if not named:
         return jnp.isclose(a, b, rtol=rtol, atol=atol, equal_nan=equal_nan)
@@ -135,12 +188,26 @@ def isclose(a: Any, b: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan:
 
 
 def allclose(a: Any, b: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
-    """Tell whether all values are within tolerance (needs concrete values)."""
+    """Tell whether all values are within tolerance (needs concrete values).
+
+    Example:
+        >>> import haliax as hax
+        >>> x = hax.named([[1.0, 2.0], [3.0, 4.0]], "a b")
+        >>> bool(allclose(x, x.rearrange(("b", "a"))))
+        True
+    """
     return bool(all_(isclose(a, b, rtol, atol, equal_nan)))
 
 
 def array_equal(a: NamedArray, b: NamedArray) -> bool:
-    """Tell whether both have the same axes (in any order) and equal values."""
+    """Tell whether both have the same axes (in any order) and equal values.
+
+    Example:
+        >>> import haliax as hax
+        >>> x = hax.named([[1.0, 2.0], [3.0, 4.0]], "a b")
+        >>> bool(array_equal(x, x.rearrange(("b", "a"))))
+        True
+    """
     if not isinstance(a, NamedArray) or not isinstance(b, NamedArray):
         return bool(jnp.array_equal(raw(a), raw(b)))
     if a.shape != b.shape:
@@ -149,7 +216,13 @@ def array_equal(a: NamedArray, b: NamedArray) -> bool:
 
 
 def array_equiv(a: Any, b: Any) -> bool:
-    """Tell whether the arrays are equal after broadcasting; False when they do not broadcast."""
+    """Tell whether the arrays are equal after broadcasting; False when they do not broadcast.
+
+    Example:
+        >>> import haliax as hax
+        >>> bool(array_equiv(hax.ones({"a": 2, "b": 3}), hax.ones({"b": 3})))
+        True
+    """
     try:
         return bool(all_(equal(a, b)))
     except AxisError:
@@ -161,6 +234,11 @@ def pad_left(array: NamedArray, axis: AxisSelector, new_axis: AxisSelector, valu
 
     Raises:
         AxisSpecError: ``new_axis`` is smaller or has no size.
+
+    Example:
+        >>> import haliax as hax
+        >>> pad_left(hax.named([1, 2], "a"), "a", hax.Axis("a", 3)).tolist()
+        [0, 1, 2]
     """
     require_named("pad_left", array)
     index = position("pad_left", array, axis)
@@ -185,6 +263,11 @@ def pad(
 
     Raises:
         AxisNotFoundError: An axis is absent.
+
+    Example:
+        >>> import haliax as hax
+        >>> pad(hax.named([1, 2], "a"), {"a": (1, 2)}, constant_values=9).tolist()
+        [9, 1, 2, 9, 9]
     """
     require_named("pad", array)
     table = {names_of(k)[0]: v for k, v in pad_width.items()}
@@ -199,7 +282,14 @@ def pad(
 
 
 def select(conditions: list[NamedArray], choices: list[Any], default: Any = 0) -> Any:
-    """Return the choice of the first condition that holds, else ``default``."""
+    """Return the choice of the first condition that holds, else ``default``.
+
+    Example:
+        >>> import haliax as hax
+        >>> x = hax.arange({"a": 4})
+        >>> select([x < 1, x < 3], [x * 0, x * 10], default=-1).tolist()
+        [0, 10, 20, -1]
+    """
     out = default
     for condition, choice in zip(reversed(conditions), reversed(choices), strict=True):
         out = where(condition, choice, out)
@@ -207,7 +297,13 @@ def select(conditions: list[NamedArray], choices: list[Any], default: Any = 0) -
 
 
 def isin(array: NamedArray, values: Any) -> NamedArray:
-    """Tell elementwise whether a value occurs in ``values`` (any axes)."""
+    """Tell elementwise whether a value occurs in ``values`` (any axes).
+
+    Example:
+        >>> import haliax as hax
+        >>> isin(hax.arange({"a": 4}), hax.named([1, 3], "v")).tolist()
+        [False, True, False, True]
+    """
     require_named("isin", array)
     return wrap(jnp.isin(array.array, raw(values)), array.names)
 
@@ -225,6 +321,12 @@ def top_k(
 
     Raises:
         AxisSpecError: ``k`` is negative or larger than the axis.
+
+    Example:
+        >>> import haliax as hax
+        >>> values, indices = top_k(hax.named([3, 9, 5], "a"), "a", 2)
+        >>> values.tolist(), indices.tolist()
+        ([9, 5], [1, 2])
     """
     require_named("top_k", arr)
     index = position("top_k", arr, axis)

@@ -98,6 +98,11 @@ def flatten_axes(array: Any, old_axes: AxisSelection, new_axis: AxisSelector | N
     Raises:
         AxisNotFoundError: An old axis is absent.
         AxisSizeMismatchError: ``new_axis`` has a size other than the product.
+
+    Example:
+        >>> import haliax as hax
+        >>> flatten_axes(hax.ones({"a": 2, "b": 3, "c": 4}), ("c", "a"), "ca").shape
+        {'ca': 8, 'b': 3}
     """
     if new_axis is None:
         axes = sized_axes(array, "flatten_axes")
@@ -163,6 +168,11 @@ def unflatten_axis(array: NamedArray, axis: AxisSelector, new_axes: AxisSpec) ->
     Raises:
         AxisNotFoundError: ``axis`` is absent.
         AxisSizeMismatchError: The product of the new sizes differs.
+
+    Example:
+        >>> import haliax as hax
+        >>> unflatten_axis(hax.ones({"e": 6}), "e", {"h": 2, "d": 3}).shape
+        {'h': 2, 'd': 3}
     """
     require_named("unflatten_axis", array)
     index = position("unflatten_axis", array, axis)
@@ -182,7 +192,16 @@ def unflatten_axis(array: NamedArray, axis: AxisSelector, new_axes: AxisSpec) ->
 
 
 def flatten(array: NamedArray, new_axis_name: AxisSelector) -> NamedArray:
-    """Merge all axes, in storage order, into one."""
+    """Merge all axes, in storage order, into one.
+
+    Raises:
+        AxisSizeMismatchError: A size was given and it is not the number of elements.
+
+    Example:
+        >>> import haliax as hax
+        >>> flatten(hax.ones({"a": 2, "b": 3}), "all").shape
+        {'all': 6}
+    """
     require_named("flatten", array)
     ((name, size),) = pairs(new_axis_name)
     if size not in (None, array.array.size):
@@ -208,6 +227,12 @@ def flatten_all_axes_but(
 
     Returns:
         The merged array, and a function that splits ``axis_name`` again and restores the order as far as it can.
+
+    Example:
+        >>> import haliax as hax
+        >>> flat, restore = flatten_all_axes_but(hax.ones({"a": 2, "b": 3, "c": 4}), "ab", ("a", "b"))
+        >>> flat.shape, restore(flat).shape
+        ({'ab': 6, 'c': 4}, {'a': 2, 'b': 3, 'c': 4})
     """
     require_named("flatten_all_axes_but", a)
     merged = sized_axes(a.resolve_axis(tuple(names_of(axis))))
@@ -236,6 +261,11 @@ def split(a: NamedArray, axis: AxisSelector, new_axes: Sequence[Axis]) -> list[N
     Raises:
         AxisNotFoundError: ``axis`` is absent.
         AxisSizeMismatchError: The sizes do not sum to the size of ``axis``.
+
+    Example:
+        >>> import haliax as hax
+        >>> [p.shape for p in split(hax.ones({"e": 5}), "e", [hax.Axis("q", 2), hax.Axis("k", 3)])]
+        [{'q': 2}, {'k': 3}]
     """
     require_named("split", a)
     index = position("split", a, axis)
@@ -262,6 +292,11 @@ def unbind(array: NamedArray, axis: AxisSelector) -> list[NamedArray]:
 
     Raises:
         AxisNotFoundError: ``axis`` is absent.
+
+    Example:
+        >>> import haliax as hax
+        >>> [p.tolist() for p in unbind(hax.named([[1, 2], [3, 4]], "a b"), "b")]
+        [[1, 3], [2, 4]]
     """
     require_named("unbind", array)
     index = position("unbind", array, axis)
@@ -283,6 +318,11 @@ def roll(array: NamedArray, shift: Any, axis: AxisSelection) -> NamedArray:
 
     Raises:
         ArrayTypeError: ``shift`` is a NamedArray with axes.
+
+    Example:
+        >>> import haliax as hax
+        >>> roll(hax.arange({"a": 4}), 1, "a").tolist()
+        [3, 0, 1, 2]
     """
     require_named("roll", array)
     if isinstance(shift, NamedArray):
@@ -294,14 +334,30 @@ def roll(array: NamedArray, shift: Any, axis: AxisSelection) -> NamedArray:
 
 
 def flip(array: NamedArray, axis: AxisSelection) -> NamedArray:
-    """Reverse the order of elements along the given axes."""
+    """Reverse the order of elements along the given axes.
+
+    Example:
+        >>> import haliax as hax
+        >>> flip(hax.arange({"a": 3}), "a").tolist()
+        [2, 1, 0]
+    """
     require_named("flip", array)
     positions = positions_of("flip", array.names, array.array.shape, freeze(axis))
     return wrap(jnp.flip(array.array, positions), array.names)
 
 
 def diff(array: NamedArray, axis: AxisSelector, n: int = 1) -> NamedArray:
-    """Return the ``n``-th difference along ``axis``, which gets shorter by ``n``."""
+    """Return the ``n``-th difference along ``axis``, which gets shorter by ``n``.
+
+    Raises:
+        AxisNotFoundError: ``axis`` is absent.
+        AxisSpecError: ``n`` is negative.
+
+    Example:
+        >>> import haliax as hax
+        >>> diff(hax.named([1, 4, 9], "a"), "a").tolist()
+        [3, 5]
+    """
     require_named("diff", array)
     if n < 0:
         raise AxisSpecError(f"diff: n={n}; expected n >= 0.")
@@ -309,7 +365,13 @@ def diff(array: NamedArray, axis: AxisSelector, n: int = 1) -> NamedArray:
 
 
 def repeat(array: NamedArray, repeats: Any, axis: AxisSelector, total_repeat_length: int | None = None) -> NamedArray:
-    """Repeat each element along ``axis``; see `jax.numpy.repeat`."""
+    """Repeat each element along ``axis``; see `jax.numpy.repeat`.
+
+    Example:
+        >>> import haliax as hax
+        >>> repeat(hax.named([1, 2], "a"), 2, "a").tolist()
+        [1, 1, 2, 2]
+    """
     require_named("repeat", array)
     repeats = repeats.array if isinstance(repeats, NamedArray) else repeats
     index = position("repeat", array, axis)
@@ -318,7 +380,13 @@ def repeat(array: NamedArray, repeats: Any, axis: AxisSelector, total_repeat_len
 
 
 def tile(array: NamedArray, reps: Mapping[AxisSelector, int]) -> NamedArray:
-    """Repeat the whole array along axes; an unknown name becomes a new leading axis of that many copies."""
+    """Repeat the whole array along axes; an unknown name becomes a new leading axis of that many copies.
+
+    Example:
+        >>> import haliax as hax
+        >>> tile(hax.named([1, 2], "a"), {"a": 2, "new": 2}).tolist()
+        [[1, 2, 1, 2], [1, 2, 1, 2]]
+    """
     require_named("tile", array)
     table = {names_of(k)[0]: v for k, v in reps.items()}
     new = [n for n in table if n not in array.names]

@@ -34,6 +34,11 @@ def slice_(
 
     Raises:
         AxisSpecError: Keys of ``start`` and ``length`` differ, or a static window lies beyond the end.
+
+    Example:
+        >>> import haliax as hax
+        >>> slice_(hax.arange({"pos": 6}), "pos", start=2, length=3).tolist()
+        [2, 3, 4]
     """
     require_named("slice", array)
     if axis is not None and isinstance(axis, Mapping):
@@ -99,6 +104,13 @@ def updated_slice(array: NamedArray, start: Mapping[AxisSelector, Any], update: 
     Raises:
         AxisSpecError: ``update`` has axes that ``array`` lacks, or a static window lies beyond the end.
         AxisNotFoundError: An axis of ``start`` is absent.
+
+    Example:
+        >>> import haliax as hax
+        >>> cache = hax.zeros({"batch": 2, "pos": 4})
+        >>> starts = hax.named([0, 2], "batch")
+        >>> updated_slice(cache, {"pos": starts}, hax.ones({"batch": 2, "pos": 1})).tolist()
+        [[1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0]]
     """
     require_named("updated_slice", array)
     require_named("updated_slice", update, "update")

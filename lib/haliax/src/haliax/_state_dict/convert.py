@@ -91,6 +91,13 @@ def to_torch_compatible_state_dict(
         flatten: Flatten layers with several axes to the ranks PyTorch has.
         prefix: First part of all keys.
         filter: Which leaves to write.
+
+    Example:
+        >>> import haliax as hax
+        >>> import jax
+        >>> layer = hax.nn.Linear.init(hax.Axis("e", 3), {"h": 2, "d": 2}, key=jax.random.key(0))
+        >>> {k: v.shape for k, v in to_torch_compatible_state_dict(layer, prefix="up").items()}
+        {'up.weight': (4, 3), 'up.bias': (4,)}
     """
     if flatten:
         t = flatten_modules_for_export(t)
@@ -111,6 +118,14 @@ def from_torch_compatible_state_dict(
     Raises:
         StateDictKeyError: A key is missing.
         StateDictError: A shape differs.
+
+    Example:
+        >>> import haliax as hax
+        >>> import jax
+        >>> layer = hax.nn.Linear.init(hax.Axis("e", 3), {"h": 2, "d": 2}, key=jax.random.key(0))
+        >>> state = to_torch_compatible_state_dict(layer)
+        >>> from_torch_compatible_state_dict(layer, state).weight.shape
+        {'h': 2, 'd': 2, 'e': 3}
     """
     if not unflatten:
         return from_state_dict(t, state_dict, prefix)
@@ -119,7 +134,15 @@ def from_torch_compatible_state_dict(
 
 
 def to_numpy_state_dict(model: Any, prefix: str | None = None) -> StateDict:
-    """Return the arrays of a module as NumPy arrays on this host (gathered if they are spread)."""
+    """Return the arrays of a module as NumPy arrays on this host (gathered if they are spread).
+
+    Example:
+        >>> import haliax as hax
+        >>> import jax
+        >>> layer = hax.nn.Linear.init(hax.Axis("e", 3), {"h": 2, "d": 2}, key=jax.random.key(0))
+        >>> type(to_numpy_state_dict(layer)["weight"]).__name__
+        'ndarray'
+    """
     return {k: _to_host(v) for k, v in to_state_dict(model, prefix).items() if v is not None}
 
 

@@ -151,6 +151,13 @@ def from_state_dict(tree: Any, state_dict: StateDict, prefix: str | None = None)
     Raises:
         StateDictKeyError: A key is missing.
         StateDictError: An array has another shape than the template's, or there is no prefix for a bare array.
+
+    Example:
+        >>> import haliax as hax
+        >>> import jax
+        >>> layer = hax.nn.Linear.init(hax.Axis("e", 3), {"h": 2, "d": 2}, key=jax.random.key(0))
+        >>> bool((from_state_dict(layer, to_state_dict(layer)).weight == layer.weight).all())
+        True
     """
     if tree is None:
         return None

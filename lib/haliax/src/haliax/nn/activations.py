@@ -31,6 +31,11 @@ selu = lift_unary(jnn.selu)
 def gelu(a: Any, approximate: bool = True) -> Any:
     """Gaussian error linear unit; the tanh approximation unless ``approximate=False``.
 
+    Example:
+        >>> import haliax as hax
+        >>> gelu(hax.named([0.0, 1.0], "a")).round(3).tolist()
+        [0.0, 0.8410000205039978]
+
     References:
         Hendrycks and Gimpel, arXiv:1606.08415.
     """
@@ -40,6 +45,11 @@ def gelu(a: Any, approximate: bool = True) -> Any:
 def quick_gelu(a: Any) -> Any:
     """Return ``a * sigmoid(1.702 a)``, the cheap approximation of gelu.
 
+    Example:
+        >>> import haliax as hax
+        >>> quick_gelu(hax.named([0.0], "a")).tolist()
+        [0.0]
+
     References:
         Hendrycks and Gimpel, arXiv:1606.08415, section 2.
     """
@@ -48,6 +58,11 @@ def quick_gelu(a: Any) -> Any:
 
 def relu_squared(a: Any) -> Any:
     """Return ``relu(a) ** 2``.
+
+    Example:
+        >>> import haliax as hax
+        >>> relu_squared(hax.named([-1.0, 3.0], "a")).tolist()
+        [0.0, 9.0]
 
     References:
         So et al., Primer, arXiv:2109.08668, section 3.2.
@@ -62,6 +77,11 @@ def glu(x: NamedArray, axis: AxisSelector) -> NamedArray:
 
     Raises:
         AxisSpecError: The size of ``axis`` is odd.
+
+    Example:
+        >>> import haliax as hax
+        >>> glu(hax.ones({"a": 2, "e": 4}), "e").shape
+        {'a': 2, 'e': 2}
 
     References:
         Dauphin et al., arXiv:1612.08083, section 2.

@@ -113,6 +113,9 @@ class ArrayStacked(ModuleWithStateDictSerialization):
             unroll: Blocks per step of the compiled loop.
             in_axes: Which dimension of array arguments to slice: an int for all, None for none, a tuple per positional
                 argument, or (tuple, dict) for positional and keyword arguments.
+
+        Raises:
+            ScanError: The function returns no pair.
         """
 
         def run(init: Any, *args: Any, **kwargs: Any) -> Any:

@@ -48,6 +48,13 @@ def dot_product_attention_weights(
     Returns:
         Weights that sum to 1 over ``KPos``.
 
+    Example:
+        >>> import haliax as hax
+        >>> K, D = hax.Axis("k", 3), hax.Axis("d", 4)
+        >>> weights = dot_product_attention_weights(D, K, hax.ones({"q": 2, "d": 4}), hax.ones((K, D)))
+        >>> weights.sum("k").tolist()
+        [1.0, 1.0]
+
     References:
         Vaswani et al., arXiv:1706.03762, section 3.2.1.
     """
@@ -96,6 +103,12 @@ def dot_product_attention(
     Raises:
         AxisCollisionError: ``KPos`` is an axis of ``query`` (rename it in key, value and mask).
 
+    Example:
+        >>> import haliax as hax
+        >>> q, kv = hax.ones({"q": 2, "d": 4}), hax.ones({"k": 3, "d": 4})
+        >>> dot_product_attention("k", "d", q, kv, kv).shape
+        {'q': 2, 'd': 4}
+
     References:
         Vaswani et al., arXiv:1706.03762, section 3.2.1.
     """
@@ -118,19 +131,39 @@ def dot_product_attention(
 
 
 def mask_to_bias(mask: NamedArray, mask_value: float = _MASK_VALUE) -> NamedArray:
-    """Return a bias that is 0 where the mask is True and ``mask_value`` elsewhere."""
+    """Return a bias that is 0 where the mask is True and ``mask_value`` elsewhere.
+
+    Example:
+        >>> import haliax as hax
+        >>> mask_to_bias(hax.named([True, False], "k")).tolist()
+        [0.0, -1000000000.0]
+    """
     return where(mask, 0.0, mask_value)
 
 
 def combine_masks_and(mask1: NamedArray | None, mask2: NamedArray | None) -> NamedArray | None:
-    """Return where both masks allow; None allows everything."""
+    """Return where both masks allow; None allows everything.
+
+    Example:
+        >>> import haliax as hax
+        >>> a, b = hax.named([True, False], "k"), hax.named([True, True], "k")
+        >>> combine_masks_and(a, b).tolist(), combine_masks_and(None, b).tolist()
+        ([True, False], [True, True])
+    """
     if mask1 is None or mask2 is None:
         return mask2 if mask1 is None else mask1
     return mask1 & mask2.broadcast_axis(mask1.axes)
 
 
 def combine_masks_or(mask1: NamedArray | None, mask2: NamedArray | None) -> NamedArray | None:
-    """Return where either mask allows; None is no mask, and the other decides."""
+    """Return where either mask allows; None is no mask, and the other decides.
+
+    Example:
+        >>> import haliax as hax
+        >>> a, b = hax.named([True, False], "k"), hax.named([False, False], "k")
+        >>> combine_masks_or(a, b).tolist()
+        [True, False]
+    """
     if mask1 is None or mask2 is None:
         return mask2 if mask1 is None else mask1
     return mask1 | mask2.broadcast_axis(mask1.axes)
@@ -144,6 +177,9 @@ def causal_mask(QPos: Axis, KPos: Axis, q_start: Any = 0, k_start: Any = 0) -> N
         KPos: Axis of the keys' positions.
         q_start: Absolute position of the first query; a NamedArray adds its axes in front.
         k_start: Likewise for keys.
+
+    Raises:
+        AxisCollisionError: The two axes have one name.
 
     Example:
         >>> causal_mask(Axis("q", 2), Axis("k", 2)).tolist()
@@ -165,6 +201,11 @@ def causal_mask(QPos: Axis, KPos: Axis, q_start: Any = 0, k_start: Any = 0) -> N
 def prefix_lm_mask(QSeqLen: Axis, KSeqLen: Axis, prefix_len: int, q_start: int = 0, k_start: int = 0) -> NamedArray:
     """Return a causal mask in which everything may also attend to the first ``prefix_len`` positions.
 
+    Example:
+        >>> import haliax as hax
+        >>> prefix_lm_mask(hax.Axis("q", 2), hax.Axis("k", 3), 2).tolist()
+        [[True, True, False], [True, True, False]]
+
     References:
         Raffel et al., T5, arXiv:1910.10683, section 3.2.1.
     """
@@ -180,6 +221,12 @@ def forgetful_causal_mask(KPos: Axis, mask_prob: float, sample_prob: bool = True
         mask_prob: Probability of hiding; with ``sample_prob`` its upper bound.
         sample_prob: Draw the probability uniformly from [0, mask_prob).
         key: Random key.
+
+    Example:
+        >>> import haliax as hax
+        >>> import jax
+        >>> forgetful_causal_mask(hax.Axis("k", 8), 0.0, sample_prob=False, key=jax.random.key(0)).all().item()
+        True
 
     References:
         Liu et al., Forgetful causal masking, arXiv:2210.13432.
@@ -209,6 +256,14 @@ def alibi_attention_bias(Heads: Axis, KPos: AxisSelector, bias_max: float = 8, d
         KPos: Axis of the keys' positions.
         bias_max: Exponent of the steepest slope; 8 is the paper's.
         dtype: Element type.
+
+    Raises:
+        TypeError: ``KPos`` has no size.
+
+    Example:
+        >>> import haliax as hax
+        >>> alibi_attention_bias(hax.Axis("heads", 4), hax.Axis("k", 3)).shape
+        {'heads': 4, 'k': 3}
 
     References:
         Press, Smith and Lewis, arXiv:2108.12409, section 3.

@@ -183,6 +183,13 @@ class ConvTranspose(_ConvBase):
         bias: Array with axis Out, or None.
         output_padding: Further elements at the end of each spatial axis.
 
+    Example:
+        >>> import haliax as hax
+        >>> import jax
+        >>> T, I, O = hax.make_axes(t=4, i=2, o=3)
+        >>> ConvTranspose.init(T, I, O, 2, stride=2, key=jax.random.key(0))(hax.ones((T, I))).shape
+        {'t': 8, 'o': 3}
+
     References:
         Dumoulin and Visin, arXiv:1603.07285, chapter 4.
     """

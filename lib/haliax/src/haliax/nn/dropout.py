@@ -31,6 +31,14 @@ def dropout(
     Raises:
         DropoutKeyError: No key.
 
+    Example:
+        >>> import haliax as hax
+        >>> import jax
+        >>> dropout(hax.ones({"a": 4}), 0.5, inference=True).tolist()
+        [1.0, 1.0, 1.0, 1.0]
+        >>> dropout(hax.ones({"a": 1000}), 0.5, inference=False, key=jax.random.key(0)).max().item()
+        2.0
+
     References:
         Srivastava et al., JMLR 15 (2014).
     """
@@ -59,6 +67,11 @@ class Dropout(eqx.Module):
         pdrop: Probability of zeroing an element, in [0, 1].
         broadcast_axes: Axes along which all elements share one fate.
         inference: Whether to do nothing.
+
+    Example:
+        >>> import haliax as hax
+        >>> Dropout(0.1)(hax.ones({"a": 2}), inference=True).tolist()
+        [1.0, 1.0]
     """
 
     pdrop: float = eqx.field(static=True, default=0.5)

@@ -89,12 +89,28 @@ class Embedding(ModuleWithStateDictSerialization, ReparamEnabled):
 
     @named_call
     def unembed(self, input_embeds: NamedArray) -> NamedArray:
-        """Return logits over ``Vocab`` for vectors, by contracting ``Embed``."""
+        """Return logits over ``Vocab`` for vectors, by contracting ``Embed``.
+
+        Example:
+            >>> import haliax as hax
+            >>> import jax
+            >>> V, E = hax.make_axes(vocab=5, embed=3)
+            >>> Embedding.init(V, E, key=jax.random.key(0)).unembed(hax.ones(E)).shape
+            {'vocab': 5}
+        """
         out = dot(input_embeds, self.weight, axis=self.Embed, strict=True)
         scale = self.reparam.unembed_active_scale
         return out if scale == 1.0 else out * scale
 
     def resize_embeddings(self, new_size: int, key: Any = None) -> "Embedding":
-        """Return an embedding for another number of tokens; see `haliax.tree_util.resize_axis`."""
+        """Return an embedding for another number of tokens; see `haliax.tree_util.resize_axis`.
+
+        Example:
+            >>> import haliax as hax
+            >>> import jax
+            >>> V, E = hax.make_axes(vocab=5, embed=3)
+            >>> Embedding.init(V, E, key=jax.random.key(0)).resize_embeddings(8).Vocab
+            Axis(name='vocab', size=8)
+        """
         weight = resize_axis(self.weight, self.Vocab.name, new_size, key)
         return dataclasses.replace(self, weight=weight, Vocab=self.Vocab.resize(new_size))

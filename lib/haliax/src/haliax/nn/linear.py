@@ -90,6 +90,13 @@ class Linear(ModuleWithStateDictSerialization, ReparamEnabled):
 
         Raises:
             AxisCollisionError: ``In`` and ``Out`` share a name.
+
+        Example:
+            >>> import haliax as hax
+            >>> import jax
+            >>> E, O = hax.make_axes(e=3, o=4)
+            >>> Linear.init(E, (O, hax.Axis("d", 2)), key=jax.random.key(0)).weight.shape
+            {'o': 4, 'd': 2, 'e': 3}
         """
         ins, outs = sized_axes(In, "Linear.init"), sized_axes(Out, "Linear.init")
         joint = concat_axes(outs, ins) if out_first else concat_axes(ins, outs)
@@ -138,7 +145,15 @@ class Linear(ModuleWithStateDictSerialization, ReparamEnabled):
         return self._out_first
 
     def flatten_for_export(self) -> Self:
-        """Return the layer with a 2-D weight (``__OUT__`` and ``__IN__``) and 1-D bias, scales folded in."""
+        """Return the layer with a 2-D weight (``__OUT__`` and ``__IN__``) and 1-D bias, scales folded in.
+
+        Example:
+            >>> import haliax as hax
+            >>> import jax
+            >>> E, O = hax.make_axes(e=3, o=4)
+            >>> Linear.init(E, (O, hax.Axis("d", 2)), key=jax.random.key(0)).flatten_for_export().weight.shape
+            {'__OUT__': 8, '__IN__': 3}
+        """
         weight, bias = self.weight, self.bias
         scale = self.reparam.active_scale
         if weight is not None and weight.array is not None:
@@ -194,6 +209,14 @@ class MoELinear(eqx.Module):
         In: Axis that is contracted.
         Out: Axis of the result.
         use_gmm: Use the megablox kernel (interpreted outside of TPU) instead of `lax.ragged_dot`.
+
+    Example:
+        >>> import haliax as hax
+        >>> import jax
+        >>> E, O = hax.make_axes(e=3, o=4)
+        >>> layer = MoELinear.init(hax.Axis("expert", 2), E, O, key=jax.random.key(0))
+        >>> layer(hax.ones({"row": 5, "e": 3}), hax.named([2, 3], "expert")).shape
+        {'row': 5, 'o': 4}
     """
 
     weight: NamedArray

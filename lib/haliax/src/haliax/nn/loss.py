@@ -36,6 +36,12 @@ def reduce_loss(
 
     Returns:
         The reduced losses; without reduction, masked elements are 0.
+
+    Example:
+        >>> import haliax as hax
+        >>> loss = hax.named([1.0, 3.0], "a")
+        >>> reduce_loss(loss).item(), reduce_loss(loss, weight=hax.named([3.0, 1.0], "a")).item()
+        (2.0, 1.5)
     """
     if weight is not None:
         if where is not None:
@@ -62,6 +68,14 @@ def cross_entropy_loss_and_log_normalizers(
         pred_y: Logits, unnormalised.
         Label: Axis of the classes.
         target_y: Target probabilities over ``Label`` (one-hot).
+
+    Example:
+        >>> import haliax as hax
+        >>> Vocab = hax.Axis("vocab", 2)
+        >>> target = hax.named([1.0, 0.0], "vocab")
+        >>> loss, log_z = cross_entropy_loss_and_log_normalizers(hax.zeros(Vocab), Vocab, target)
+        >>> round(loss.item(), 4), round(log_z.item(), 4)
+        (0.6931, 0.6931)
     """
     log_normalizers = logsumexp(pred_y, Label)
     neg_log_normalized = log_normalizers - pred_y
@@ -127,6 +141,11 @@ def binary_cross_entropy_loss(
         where: Elements that count.
         weight: Weight per element; see `reduce_loss`.
         reduction_axis: Axes to reduce; None means all, ``()`` none.
+
+    Example:
+        >>> import haliax as hax
+        >>> round(binary_cross_entropy_loss(hax.zeros({"a": 2}), hax.ones({"a": 2})).item(), 4)
+        0.6931
     """
     require_named("binary_cross_entropy_loss", logits, "logits")
     targets = targets.astype(logits.dtype)
@@ -137,7 +156,16 @@ def binary_cross_entropy_loss(
 
 
 def perplexity(loss: Any) -> Any:
-    """Return ``exp(loss)`` of a mean loss in nats."""
+    """Return ``exp(loss)`` of a mean loss in nats.
+
+    Raises:
+        ArrayTypeError: The loss is no NamedArray.
+
+    Example:
+        >>> import haliax as hax
+        >>> perplexity(hax.named(0.0, ())).item()
+        1.0
+    """
     if not isinstance(loss, NamedArray):
         raise ArrayTypeError(f"perplexity: loss has type {type(loss).__name__}; expected NamedArray.")
     return exp(loss)

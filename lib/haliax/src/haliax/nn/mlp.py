@@ -21,6 +21,14 @@ class MLP(eqx.Module):
     Attributes:
         activation: Applied after every layer but the last.
         layers: The layers.
+
+    Example:
+        >>> import haliax as hax
+        >>> import jax
+        >>> E, O = hax.make_axes(e=3, o=4)
+        >>> mlp = MLP.init(E, O, width=8, depth=2, key=jax.random.key(0))
+        >>> mlp(hax.ones(E)).shape, len(mlp.layers)
+        ({'o': 4}, 3)
     """
 
     activation: Callable[..., Any] = eqx.field(static=True)

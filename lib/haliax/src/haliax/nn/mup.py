@@ -55,25 +55,57 @@ LinearReparam = AbstractLinearReparam
 
 
 class LinearStandardParam(AbstractLinearReparam):
-    """Standard parametrisation: deviation 1/sqrt(size(In)), no other scale."""
+    """Standard parametrisation: deviation 1/sqrt(size(In)), no other scale.
+
+    Example:
+        >>> import haliax as hax
+        >>> In, Out = hax.make_axes(i=4, o=8)
+        >>> scales = LinearStandardParam(In, Out)
+        >>> scales.init_scale(In, Out), scales.active_scale, scales.lr_scale
+        (0.5, 1.0, 1.0)
+    """
 
     init_power, active_power, lr_power = -0.5, 0.0, 0.0
 
 
 class InputLinearMup(AbstractLinearReparam):
-    """muP of an input layer: deviation 1, no other scale."""
+    """muP of an input layer: deviation 1, no other scale.
+
+    Example:
+        >>> import haliax as hax
+        >>> In, Out = hax.make_axes(i=4, o=8)
+        >>> scales = InputLinearMup(In, Out)
+        >>> scales.init_scale(In, Out), scales.active_scale, scales.lr_scale
+        (1.0, 1.0, 1.0)
+    """
 
     init_power, active_power, lr_power = 0.0, 0.0, 0.0
 
 
 class HiddenLinearMup(AbstractLinearReparam):
-    """muP of a hidden layer: deviation 1/sqrt(size(In)), learning rate 1/size(In)."""
+    """muP of a hidden layer: deviation 1/sqrt(size(In)), learning rate 1/size(In).
+
+    Example:
+        >>> import haliax as hax
+        >>> In, Out = hax.make_axes(i=4, o=8)
+        >>> scales = HiddenLinearMup(In, Out)
+        >>> scales.init_scale(In, Out), scales.active_scale, scales.lr_scale
+        (0.5, 1.0, 0.25)
+    """
 
     init_power, active_power, lr_power = -0.5, 0.0, -1.0
 
 
 class OutputLinearMup(AbstractLinearReparam):
-    """muP of an output layer: deviation 1, forward 1/size(In)."""
+    """muP of an output layer: deviation 1, forward 1/size(In).
+
+    Example:
+        >>> import haliax as hax
+        >>> In, Out = hax.make_axes(i=4, o=8)
+        >>> scales = OutputLinearMup(In, Out)
+        >>> scales.init_scale(In, Out), scales.active_scale, scales.lr_scale
+        (1.0, 0.25, 1.0)
+    """
 
     init_power, active_power, lr_power = 0.0, -1.0, 0.0
 
@@ -112,13 +144,29 @@ EmbeddingReparam = AbstractEmbeddingReparam
 
 
 class EmbeddingStandardParam(AbstractEmbeddingReparam):
-    """Standard parametrisation: deviation 1/size(Embed)."""
+    """Standard parametrisation: deviation 1/size(Embed).
+
+    Example:
+        >>> import haliax as hax
+        >>> Embed, Vocab = hax.make_axes(embed=4, vocab=8)
+        >>> scales = EmbeddingStandardParam(Embed, Vocab)
+        >>> scales.init_scale(Embed, Vocab), scales.unembed_active_scale
+        (0.25, 1.0)
+    """
 
     init_power, unembed_power = -1.0, 0.0
 
 
 class EmbeddingMup(AbstractEmbeddingReparam):
-    """muP: deviation 1, logits scaled by 1/size(Embed)."""
+    """muP: deviation 1, logits scaled by 1/size(Embed).
+
+    Example:
+        >>> import haliax as hax
+        >>> Embed, Vocab = hax.make_axes(embed=4, vocab=8)
+        >>> scales = EmbeddingMup(Embed, Vocab)
+        >>> scales.init_scale(Embed, Vocab), scales.unembed_active_scale
+        (1.0, 0.25)
+    """
 
     init_power, unembed_power = 0.0, -1.0
 

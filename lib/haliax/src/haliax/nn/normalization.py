@@ -127,6 +127,12 @@ class RmsNorm(LayerNormBase):
     The mean square is computed in ``dtype`` (float32 unless given), and the normalised value is cast back to the
     input's dtype before scaling.
 
+    Example:
+        >>> import haliax as hax
+        >>> E = hax.Axis("embed", 2)
+        >>> RmsNorm.init(E, eps=0.0)(hax.named([3.0, 3.0], "embed")).tolist()
+        [1.0, 1.0]
+
     References:
         Zhang and Sennrich, arXiv:1910.07467, section 4.
     """
@@ -163,6 +169,12 @@ def standardize(
 
     Raises:
         AxisNotFoundError: ``axis`` is absent.
+
+    Example:
+        >>> import haliax as hax
+        >>> x = hax.named([1.0, 3.0], "a")
+        >>> standardize(x, "a", epsilon=0.0).tolist()
+        [-1.0, 1.0]
     """
     require_named("standardize", x)
     if not x.has_axis(axis):

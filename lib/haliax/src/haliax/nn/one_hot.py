@@ -23,6 +23,11 @@ def one_hot(x: Any, class_axis: Axis, *, dtype: Any = None) -> NamedArray:
     Raises:
         AxisCollisionError: ``x`` has ``class_axis``.
         AxisSpecError: A Python int out of range.
+
+    Example:
+        >>> import haliax as hax
+        >>> one_hot(hax.named([0, 2], "a"), hax.Axis("class", 3)).tolist()
+        [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]
     """
     kind = jnp.float32 if dtype is None else dtype
     if isinstance(x, NamedArray):

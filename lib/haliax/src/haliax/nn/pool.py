@@ -108,7 +108,13 @@ def min_pool(
     padding: Padding = "VALID",
     use_ceil: bool = False,
 ) -> NamedArray:
-    """Return the smallest element of each window; see `pool`."""
+    """Return the smallest element of each window; see `pool`.
+
+    Example:
+        >>> import haliax as hax
+        >>> min_pool(hax.Axis("t", 2), hax.arange({"t": 4}), stride=2).tolist()
+        [0, 2]
+    """
     return pool(Window, inputs, _limit(inputs.dtype, False), jax.lax.min, stride, padding, use_ceil)
 
 
@@ -130,6 +136,11 @@ def mean_pool(
         padding: As in `pool`.
         use_ceil: As in `pool`.
         count_include_pad: Divide by the full window even where it reaches into the padding.
+
+    Example:
+        >>> import haliax as hax
+        >>> mean_pool(hax.Axis("t", 2), hax.arange({"t": 4}) * 1.0, stride=2).tolist()
+        [0.5, 2.5]
     """
     zero = np.zeros((), inputs.dtype)
     total = pool(Window, inputs, zero, jax.lax.add, stride, padding, use_ceil)

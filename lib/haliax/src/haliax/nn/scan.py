@@ -140,7 +140,18 @@ class Stacked(ModuleWithStateDictSerialization):
         return self.fold_via(_call_block, unroll=unroll)(init, *args, **kwargs)
 
     def fold_via(self, fn: Callable[..., Any], *, unroll: int | bool | None = None) -> Callable[..., Any]:
-        """Return ``f(init, *args, **kwargs)`` that folds ``fn(block, carry, *args, **kwargs) -> carry``."""
+        """Return ``f(init, *args, **kwargs)`` that folds ``fn(block, carry, *args, **kwargs) -> carry``.
+
+        Example:
+            >>> import haliax as hax
+            >>> import jax
+            >>> from haliax.nn import Linear
+            >>> Layer, E = hax.make_axes(layer=2, e=3)
+            >>> stack = Stacked.init(Layer, Linear)(E, E.alias("e2"), key=jax.random.split(jax.random.key(0), 2))
+            >>> body = lambda layer, x: layer(x).rename({"e2": "e"})
+            >>> stack.fold_via(body)(hax.ones(E)).shape
+            {'e': 3}
+        """
 
         def do(carry: Any, block: Any, *args: Any, **kwargs: Any) -> Any:
             return fn(block, carry, *args, **kwargs)
@@ -158,7 +169,17 @@ class Stacked(ModuleWithStateDictSerialization):
         return lambda init, *args, **kwargs: run(init, self.stacked, *args, **kwargs)
 
     def vmap_via(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """Return ``f(*args, **kwargs)`` that applies ``fn(block, *args, **kwargs)`` to all blocks side by side."""
+        """Return ``f(*args, **kwargs)`` that applies ``fn(block, *args, **kwargs)`` to all blocks side by side.
+
+        Example:
+            >>> import haliax as hax
+            >>> import jax
+            >>> from haliax.nn import Linear
+            >>> Layer, E = hax.make_axes(layer=2, e=3)
+            >>> stack = Stacked.init(Layer, Linear)(E, E.alias("e2"), key=jax.random.split(jax.random.key(0), 2))
+            >>> stack.vmap_via(lambda layer, x: layer(x))(hax.ones(E)).shape
+            {'layer': 2, 'e2': 3}
+        """
         run = vmap(fn, self.Block)
         return lambda *args, **kwargs: run(self.stacked, *args, **kwargs)
 
@@ -167,11 +188,31 @@ class Stacked(ModuleWithStateDictSerialization):
         return self.vmap_via(_call_block)(*args, **kwargs)
 
     def unstacked(self) -> Sequence[Any]:
-        """Return the blocks one by one; leaves without ``Block`` are repeated."""
+        """Return the blocks one by one; leaves without ``Block`` are repeated.
+
+        Example:
+            >>> import haliax as hax
+            >>> import jax
+            >>> from haliax.nn import Linear
+            >>> Layer, E = hax.make_axes(layer=2, e=3)
+            >>> stack = Stacked.init(Layer, Linear)(E, E.alias("e2"), key=jax.random.split(jax.random.key(0), 2))
+            >>> len(stack.unstacked())
+            2
+        """
         return tuple(self.get_layer(i) for i in range(self.Block.size))
 
     def get_layer(self, index: int) -> Any:
-        """Return one block."""
+        """Return one block.
+
+        Example:
+            >>> import haliax as hax
+            >>> import jax
+            >>> from haliax.nn import Linear
+            >>> Layer, E = hax.make_axes(layer=2, e=3)
+            >>> stack = Stacked.init(Layer, Linear)(E, E.alias("e2"), key=jax.random.split(jax.random.key(0), 2))
+            >>> stack.get_layer(1).weight.names
+            ('e2', 'e')
+        """
         return _slice_tree(self.stacked, self.Block, index)
 
     def to_state_dict(self, prefix: str | None = None) -> StateDict:
@@ -216,6 +257,15 @@ class BlockSeq(ModuleWithStateDictSerialization):
         blocks: The blocks.
         Block: Axis of the blocks.
         gradient_checkpointing: What the backward pass keeps; see `ScanCheckpointPolicy`.
+
+    Example:
+        >>> import haliax as hax
+        >>> import jax
+        >>> from haliax.nn import Linear
+        >>> Layer, E = hax.make_axes(layer=2, e=3)
+        >>> blocks = BlockSeq.init(Layer, Linear)(E, E.alias("e2"), key=jax.random.split(jax.random.key(0), 2))
+        >>> [type(block).__name__ for block in blocks.blocks]
+        ['Linear', 'Linear']
     """
 
     blocks: Sequence[Any]
@@ -270,7 +320,11 @@ class BlockSeq(ModuleWithStateDictSerialization):
         return run
 
     def scan_via(self, fn: Callable[..., Any], *, unroll: int | bool | None = None) -> Callable[..., Any]:
-        """Return ``f(init, *args, **kwargs)`` that scans ``fn(block, carry, *args, **kwargs) -> (carry, output)``."""
+        """Return ``f(init, *args, **kwargs)`` that scans ``fn(block, carry, *args, **kwargs) -> (carry, output)``.
+
+        Raises:
+            ScanError: The function returns no pair.
+        """
         _unroll(unroll)
 
         def run(init: Any, *args: Any, **kwargs: Any) -> Any:
