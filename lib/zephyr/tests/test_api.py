@@ -20,6 +20,7 @@ PUBLIC = [
     "lit",
 ]
 DATASET_METHODS = [
+    "aggregate",
     "batch",
     "count",
     "deduplicate",

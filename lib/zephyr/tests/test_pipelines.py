@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from zephyr import Dataset, ShardInfo, ZephyrContext, col, counters
 from zephyr._keys import encode_key
 from zephyr._shuffle.write import hash_targets
-from zephyr.errors import DatasetError, RecordTypeError, TaskFailedError
+from zephyr.errors import DatasetError, RecordTypeError, SchemaConflictError, TaskFailedError
 
 RECORDS = st.lists(
     st.fixed_dictionaries({"k": st.integers(0, 4), "s": st.sampled_from(["a", "bb", ""]), "v": st.integers(-9, 9)}),
@@ -291,3 +291,62 @@ def test_columnar_steps_refuse_items_that_are_no_records(ctx: ZephyrContext, tmp
 def test_calls_that_cannot_work_are_refused_at_once(call: Callable[[], object]) -> None:
     with pytest.raises(DatasetError, match="expected"):
         call()
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {"k": st.sampled_from([None, "a", "b", "c\0d"]), "j": st.integers(0, 1)},
+            optional={"n": st.none() | st.integers(-9, 9), "x": st.floats(-4, 4).map(lambda v: round(v, 1))},
+        ),
+        min_size=1,
+        max_size=25,
+    ),
+    st.sampled_from(["k", ("k", "j")]),
+)
+def test_aggregates_are_those_of_the_groups(ctx: ZephyrContext, rows: list[dict[str, Any]], key: Any) -> None:
+    ds = Dataset.from_list(rows, shards=3).aggregate(
+        key,
+        rows=(None, "count"),
+        present=("n", "count"),
+        total=("n", "sum"),
+        low=("n", "min"),
+        high=("x", "max"),
+        mean=("x", "mean"),
+        num_output_shards=2,
+    )
+    found = ctx.execute(ds).results
+    names = (key,) if isinstance(key, str) else key
+    groups: dict[Any, list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[name] for name in names), []).append(row)
+    assert len(found) == len(groups)
+    for out in found:
+        group = groups[tuple(out[name] for name in names)]
+        ns = [row["n"] for row in group if row.get("n") is not None]
+        xs = [row["x"] for row in group if row.get("x") is not None]
+        assert (out["rows"], out["present"]) == (len(group), len(ns))
+        assert out["total"] == (sum(ns) if ns else None)
+        assert out["low"] == (min(ns) if ns else None)
+        assert out["high"] == (max(xs) if xs else None)
+        assert out["mean"] == (pytest.approx(sum(xs) / len(xs)) if xs else None)
+
+
+def test_aggregates_stay_right_when_partials_outgrow_memory(tmp_path: Path) -> None:
+    small = ZephyrContext(inline=True, task_memory="256k", chunk_storage_prefix=str(tmp_path / "s"))
+    rows = [{"k": f"key {n % 3000} {'x' * 50}", "n": n} for n in range(12_000)]
+    ds = Dataset.from_list(rows, shards=2).aggregate("k", n=("n", "sum"), c=(None, "count"), num_output_shards=2)
+    out = small.execute(ds).results
+    assert len(out) == 3000
+    assert all(row["c"] == 4 for row in out)
+    assert sum(row["n"] for row in out) == sum(range(12_000))
+
+
+def test_aggregates_of_what_cannot_be_added_are_refused(ctx: ZephyrContext) -> None:
+    ds = Dataset.from_list([{"k": 1, "t": "x"}])
+    with pytest.raises(SchemaConflictError, match="aggregate sum"):
+        ctx.execute(ds.aggregate("k", t=("t", "sum")))
+    for bad in ({"k": ("t", "max")}, {}, {"a": ("t", "median")}, {"a": (None, "sum")}):
+        with pytest.raises(DatasetError, match="cannot aggregate"):
+            ds.aggregate("k", **bad)

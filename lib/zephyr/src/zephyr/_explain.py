@@ -30,6 +30,8 @@ _NAMES = {
     "ReduceGroups": "reduce",
     "KeepFirst": "keep_first",
     "JoinGroups": "join",
+    "PartialAggregate": "aggregate",
+    "MergeAggregates": "merge_aggregates",
     "MergeSides": "merge_join",
     "ReadSource": "read",
     "DropKeys": "",

@@ -15,8 +15,13 @@ if TYPE_CHECKING:
 
     from zephyr.connectors import Sink, Source
 
-type Key = Callable[[Any], Any] | Expr | str
-"""How to get a key from an item: a callable, a column expression, or a column name."""
+type Key = Callable[[Any], Any] | Expr | str | tuple[str, ...]
+"""How to get a key from an item: a callable, a column expression, a column name, or several column names."""
+
+type AggregateFunction = Literal["count", "sum", "min", "max", "mean"]
+
+type Aggregation = tuple[str, str | None, AggregateFunction]
+"""Output column, input column (None counts records), and function."""
 
 type PathPattern = str | Callable[[int, int], str]
 """Output path per shard: a pattern with {shard}, {total}, {basename}, or callable(shard, total)."""
@@ -213,6 +218,15 @@ class Deduplicate:
 
 
 @dataclass(frozen=True)
+class Aggregate:
+    """One record per key with aggregates of columns."""
+
+    keys: tuple[str, ...]
+    outputs: tuple[Aggregation, ...]
+    num_output_shards: int | None = None
+
+
+@dataclass(frozen=True)
 class Reduce:
     """Fold every shard, then fold the results."""
 
@@ -264,7 +278,7 @@ class MergeJoin:
     how: Literal["inner", "left", "right", "outer"]
 
 
-type ExchangeOp = Reshard | GroupBy | Deduplicate | Reduce | Count | Take | SortBy | Join | MergeJoin
+type ExchangeOp = Reshard | GroupBy | Deduplicate | Aggregate | Reduce | Count | Take | SortBy | Join | MergeJoin
 type LogicalOp = RowOp | ExchangeOp
 
 

@@ -206,7 +206,7 @@ def _run(
         folder,
         stage.output,
         shard=spec.shard,
-        flush_bytes=max(1 << 16, settings.memory_bytes // 4),
+        flush_bytes=max(1 << 16, settings.memory_bytes // 8),
         limit_bytes=context.record_limit_bytes,
         trace=context.trace,
     )

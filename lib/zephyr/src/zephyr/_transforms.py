@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from zephyr._aggregate import partial_blocks
 from zephyr._blocks import Block, batches_of, chunked, iterate, num_rows, rows_of
 from zephyr._chain import ChainContext
 from zephyr._eval import batch_mask
@@ -29,7 +30,7 @@ from zephyr._quarantine import SKIPPED
 from zephyr.dataset import ShardInfo
 from zephyr.errors import RecordTypeError
 from zephyr.expr import Expr
-from zephyr.physical import CountShard, FoldShard, PhysicalOp, SumShard, WriteShard
+from zephyr.physical import CountShard, FoldShard, PartialAggregate, PhysicalOp, SumShard, WriteShard
 from zephyr.readers import read_file
 from zephyr.writers import ROW_GROUP_BYTES, write_file
 
@@ -214,6 +215,10 @@ def _chain_first(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
     yield from rest
 
 
+def _aggregate(op: PartialAggregate, blocks: Iterable[Block], context: ChainContext) -> Iterator[Block]:
+    yield from partial_blocks(blocks, op.keys, op.outputs, budget_bytes=context.memory_bytes)
+
+
 def _count(op: CountShard, blocks: Iterable[Block], context: ChainContext) -> Iterator[Block]:
     yield [sum(num_rows(block) for block in blocks)]
 
@@ -225,7 +230,7 @@ def _sum(op: SumShard, blocks: Iterable[Block], context: ChainContext) -> Iterat
 def _write(op: WriteShard, blocks: Iterable[Block], context: ChainContext) -> Iterator[Block]:
     target = op.paths[context.shard]
     staged = staged_path(target, context.execution, context.attempt)
-    group_bytes = max(1 << 20, min(ROW_GROUP_BYTES, context.memory_bytes // 4))
+    group_bytes = max(1 << 20, min(ROW_GROUP_BYTES, context.memory_bytes // 8))
     context.written[target] = write_file(
         blocks, kind=op.format, staged=staged, target=target, schema=op.schema, group_bytes=group_bytes
     )
@@ -246,6 +251,7 @@ _TRANSFORMS: dict[type, Transform] = {
     TakePerShard: _take,
     Sample: _sample,
     FoldShard: _fold,
+    PartialAggregate: _aggregate,
     CountShard: _count,
     SumShard: _sum,
     WriteShard: _write,

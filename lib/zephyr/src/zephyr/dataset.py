@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from zephyr._adapters.entry_points import named_sink
 from zephyr._ops import (
+    Aggregate,
+    AggregateFunction,
     BadLinePolicy,
     Count,
     CustomSource,
@@ -307,6 +309,48 @@ class Dataset:
     def deduplicate(self, key: Key, num_output_shards: int | None = None) -> "Dataset":
         """Keep the first item of each key by (shard, position), always the same one: N -> num_output_shards shards."""
         return self._then(Deduplicate(key, _shards(num_output_shards)))
+
+    def aggregate(
+        self,
+        key: str | Sequence[str],
+        *,
+        num_output_shards: int | None = None,
+        **outputs: tuple[str | None, AggregateFunction],
+    ) -> "Dataset":
+        """One record per key with aggregates of columns, computed in columns: N -> num_output_shards shards, key order.
+
+        Schema in: records with the key and input columns (a missing one is null). Schema out: the key columns, then
+        one column for each of `outputs`. Nulls do not count, add, or compare, as in SQL; null is a key of its own.
+
+        Args:
+            key: Column name or names.
+            num_output_shards: Exact number of output shards; default N.
+            outputs: `name=(column, function)`; functions are count, sum, min, max and mean. `(None, "count")` counts
+                records.
+        Raises:
+            DatasetError: no key, no output, an unknown function, or a name that is a key too.
+            SchemaConflictError: (at run time) a sum or mean over what is no number.
+        Example:
+            >>> from zephyr import Dataset, ZephyrContext
+            >>> rows = [{"k": "a", "n": 1}, {"k": "b", "n": 5}, {"k": "a", "n": 2}]
+            >>> ds = Dataset.from_list(rows, shards=1).aggregate("k", rows=(None, "count"), most=("n", "max"))
+            >>> ZephyrContext(inline=True).execute(ds).results
+            [{'k': 'a', 'rows': 2, 'most': 2}, {'k': 'b', 'rows': 1, 'most': 5}]
+        """
+        keys = (key,) if isinstance(key, str) else tuple(key)
+        wanted = tuple((name, column, function) for name, (column, function) in outputs.items())
+        for name, column, function in wanted:
+            if function not in ("count", "sum", "min", "max", "mean") or (column is None and function != "count"):
+                raise DatasetError(
+                    f"cannot aggregate: {name}=({column!r}, {function!r}); expected a column and one of count, sum, "
+                    "min, max, mean. Only a count may have None for a column."
+                )
+        if not keys or not wanted or set(keys) & set(outputs):
+            raise DatasetError(
+                f"cannot aggregate: key={keys}, outputs={list(outputs)}; expected at least one of each and no name in "
+                "both. Rename the output."
+            )
+        return self._then(Aggregate(keys, wanted, _shards(num_output_shards)))
 
     def distinct(self, num_output_shards: int | None = None) -> "Dataset":
         """Each item once, the first by (shard, position); records are equal when all their fields are.

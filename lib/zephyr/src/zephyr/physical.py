@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from zephyr._ops import Key, RowOp
+from zephyr._ops import Aggregation, Key, RowOp
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -91,6 +91,22 @@ class KeepFirst:
 
 
 @dataclass(frozen=True)
+class PartialAggregate:
+    """Records -> partial aggregates by key."""
+
+    keys: tuple[str, ...]
+    outputs: tuple[Aggregation, ...]
+
+
+@dataclass(frozen=True)
+class MergeAggregates:
+    """Sorted partial aggregates -> one record per key."""
+
+    keys: tuple[str, ...]
+    outputs: tuple[Aggregation, ...]
+
+
+@dataclass(frozen=True)
 class JoinGroups:
     """Groups of equal keys, left side before right -> pairs."""
 
@@ -121,6 +137,8 @@ type PhysicalOp = (
     | WriteShard
     | ReduceGroups
     | KeepFirst
+    | PartialAggregate
+    | MergeAggregates
     | JoinGroups
     | MergeSides
     | DropKeys

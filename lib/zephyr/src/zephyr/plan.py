@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from zephyr._explain import explain, stage_name
 from zephyr._ops import (
+    Aggregate,
     Count,
     CustomSource,
     Deduplicate,
@@ -59,9 +60,11 @@ from zephyr.physical import (
     JoinGroups,
     KeepFirst,
     KeySpec,
+    MergeAggregates,
     MergeSides,
     Output,
     PairInput,
+    PartialAggregate,
     PhysicalOp,
     Plan,
     RangeScatter,
@@ -152,7 +155,18 @@ class _Planner:
         match op:
             case Write():
                 return self._write(branches, op)
-            case Reshard() | GroupBy() | Deduplicate() | Reduce() | Count() | Take() | SortBy() | Join() | MergeJoin():
+            case (
+                Reshard()
+                | GroupBy()
+                | Deduplicate()
+                | Aggregate()
+                | Reduce()
+                | Count()
+                | Take()
+                | SortBy()
+                | Join()
+                | MergeJoin()
+            ):
                 return self._exchange(branches, op)
         return _append(branches, op)
 
@@ -191,6 +205,12 @@ class _Planner:
             case SortBy(key, reverse, targets):
                 scatter = RangeScatter(targets or max(num, 1), reverse)
                 return self._shuffle(branches, KeySpec(key), scatter, DropKeys())
+            case Aggregate(keys, outputs, targets):
+                key = keys[0] if len(keys) == 1 else keys
+                partial = _append(branches, PartialAggregate(keys, outputs))
+                return self._shuffle(
+                    partial, KeySpec(key), HashScatter(targets or max(num, 1)), MergeAggregates(keys, outputs)
+                )
             case Reduce(local, global_):
                 return _append(self._gather(_append(branches, FoldShard(local)), num), FoldShard(global_))
             case Count():

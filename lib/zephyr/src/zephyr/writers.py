@@ -254,6 +254,7 @@ class _ParquetSink:
         if not self.pending:
             return
         table = self._table()
+        self.pending = []
         step = self.group_rows or table.num_rows
         end = table.num_rows - table.num_rows % step if whole_groups and self.group_rows else table.num_rows
         for at in range(0, end, step):

@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from zephyr._aggregate import merge_partials
 from zephyr._arrow import pc
 from zephyr._blocks import Block, chunked
 from zephyr._chain import ChainContext
@@ -35,7 +36,7 @@ from zephyr._shuffle.format import (
 )
 from zephyr._shuffle.spill import SpilledList
 from zephyr._shuffle.write import first_of_each
-from zephyr.physical import DropKeys, JoinGroups, KeepFirst, PhysicalOp, ReduceGroups
+from zephyr.physical import DropKeys, JoinGroups, KeepFirst, MergeAggregates, PhysicalOp, ReduceGroups
 
 _OUTPUT_ROWS = 65_536
 
@@ -146,6 +147,7 @@ def _sorted_whole(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
     if not batches:
         return
     batch = _combined(batches)
+    del batches
     indices = pc.array_sort_indices(order_column(batch))
     step = max(1, min(_OUTPUT_ROWS, 8 * BATCH_BYTES * batch.num_rows // max(1, batch.nbytes)))
     for at in range(0, len(indices), step):
@@ -206,6 +208,8 @@ def reduce_stream(op: PhysicalOp, keyed: Iterator[pa.RecordBatch], context: Chai
                 yield _payload(batch)
         case KeepFirst():
             yield from _keep_first(keyed)
+        case MergeAggregates(keys, outputs):
+            yield from merge_partials(keyed, keys, outputs)
         case ReduceGroups(reducer):
             yield from chunked(_reduce_groups(keyed, reducer))
         case JoinGroups():

@@ -47,6 +47,8 @@ def key_values(block: Block, key: Key) -> list[Any]:
     """The key of every item of a block, as Python values."""
     if callable(key) and not isinstance(key, Expr):
         return [key(item) for item in rows_of(block)]
+    if isinstance(key, tuple):
+        return list(zip(*(key_values(block, name) for name in key), strict=True))
     expr = Column(key) if isinstance(key, str) else key
     if isinstance(block, pa.RecordBatch):
         return evaluate_batch(expr, block).to_pylist()
@@ -62,6 +64,11 @@ def _records(items: list[Any], expr: Expr) -> list[Any]:
 
 def key_codes(block: Block, key: Key) -> pa.Array:
     """The code of every item's key; columnar where the block and the key are."""
+    if isinstance(block, pa.RecordBatch) and isinstance(key, tuple):
+        # As `encode_key` has it for a tuple: a tag, the codes one after another, and an end.
+        codes = [key_codes(block, name) for name in key]
+        ends = pa.scalar(b"\x40", pa.binary()), pa.scalar(b"\0", pa.binary()), pa.scalar(b"", pa.binary())
+        return pc.binary_join_element_wise(ends[0], *codes, ends[1], ends[2])
     if isinstance(block, pa.RecordBatch) and isinstance(key, Expr | str):
         return encode_keys(evaluate_batch(Column(key) if isinstance(key, str) else key, block))
     return pa.array([encode_key(value) for value in key_values(block, key)], pa.binary())
@@ -218,9 +225,10 @@ class ShuffleWriter:
         if not self.buffer:
             return
         schema = unify_all(batch.schema for batch in self.buffer)
-        table = pa.Table.from_batches([conform(batch, schema) for batch in self.buffer], schema=schema)
-        batch = table.combine_chunks().to_batches()[0]
-        self.buffer, self.buffered = [], 0
+        buffer, self.buffer, self.buffered = self.buffer, [], 0
+        batch = joined(buffer, schema)
+        # What is held twice here is held twice in every worker: the pieces go before the run is written.
+        del buffer
         indices, bounds = self._arrange(batch)
         path = f"{self.folder}/run-{len(self.runs):04d}.arrow"
         try:
@@ -271,6 +279,14 @@ class ShuffleWriter:
             picks = np.unique(np.linspace(0, len(indices) - 1, min(len(indices), _SAMPLES_PER_RUN)).astype(np.int64))
             sample = order_column(batch).take(pa.array(indices[picks])).to_pylist()
         return Run(path, tuple(parts), tuple(sample))
+
+
+def joined(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    """One batch of all rows."""
+    if len(batches) == 1 and batches[0].schema.equals(schema):
+        return batches[0]
+    table = pa.Table.from_batches([conform(batch, schema) for batch in batches], schema=schema)
+    return table.combine_chunks().to_batches()[0]
 
 
 def first_of_each(keys: pa.Array) -> np.ndarray:
