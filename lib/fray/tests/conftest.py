@@ -27,10 +27,28 @@ def ray_instance() -> Iterator[None]:
     ray.shutdown()
 
 
+# A Ray actor is a process of over a second of processor time; these say little there that others do not say too.
+LEFT_OUT_ON_RAY = {
+    "test_calls_block_or_give_futures",
+    "test_callbacks_are_called_once_the_answer_is_there",
+    "test_private_and_missing_methods_are_refused",
+    "test_many_threads_share_one_actor_from_the_first_call_on",
+    "test_concurrent_calls_can_meet",
+    "test_an_operation_that_is_left_alone_gives_its_value",
+    "test_a_cancelled_operation_is_told_and_its_answer_is_dropped",
+    "test_calls_to_an_actor_that_was_shut_down_are_refused",
+    "test_groups_have_handles_by_index",
+    "test_an_operation_that_is_cancelled_before_it_began_never_runs",
+    "test_every_start_of_an_actor_has_a_greater_attempt",
+}
+
+
 @pytest.fixture(params=["thread", "process", "ray"])
 def client(request) -> Iterator[Client]:
     """A client of every backend; the contract is the same."""
     if request.param == "ray":
+        if request.function.__name__ in LEFT_OUT_ON_RAY and not os.environ.get("FRAY_TEST_ALL"):
+            pytest.skip("costs a Ray process and tells little; FRAY_TEST_ALL=1 runs it")
         request.getfixturevalue("ray_instance")
         made = connect_backend("ray")
     else:

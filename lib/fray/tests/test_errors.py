@@ -16,6 +16,9 @@ EXAMPLES = [
     errors.ClientClosedError("submit"),
     errors.JobAlreadyExists("train"),
     errors.JobFailed("local-train-1", "failed", exit_code=3, log_tail=("last words",)),
+    errors.PortNotFoundError("http", ["grpc"]),
+    errors.EndpointNotFoundError("web", 3.0),
+    errors.EndpointTakenError("web", "http://h:80"),
     errors.RemoteError("mod.Oops", "text", "Traceback ..."),
     errors.ActorUnavailableError("counter-0", "it was shut down"),
 ]

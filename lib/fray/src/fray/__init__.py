@@ -25,14 +25,18 @@ if TYPE_CHECKING:
         BackendNotFoundError,
         CallCancelledError,
         ClientClosedError,
+        EndpointNotFoundError,
+        EndpointTakenError,
         FrayError,
         JobAlreadyExists,
         JobFailed,
         JobRequestError,
+        PortNotFoundError,
         RemoteError,
         SerializationError,
     )
     from fray.local_backend import LocalClient
+    from fray.ports import job_port
     from fray.types import (
         ANY_REGION,
         ActorConfig,
@@ -62,6 +66,8 @@ _EXPORTS = {
     "Client": "client",
     "ClientClosedError": "errors",
     "CpuConfig": "types",
+    "EndpointNotFoundError": "errors",
+    "EndpointTakenError": "errors",
     "Entrypoint": "types",
     "EnvironmentConfig": "types",
     "FrayError": "errors",
@@ -74,6 +80,7 @@ _EXPORTS = {
     "JobRequestError": "errors",
     "JobStatus": "types",
     "LocalClient": "local_backend",
+    "PortNotFoundError": "errors",
     "RemoteError": "errors",
     "ResourceConfig": "types",
     "SerializationError": "errors",
@@ -83,6 +90,7 @@ _EXPORTS = {
     "create_environment": "types",
     "current_actor": "actor",
     "current_client": "current_client",
+    "job_port": "ports",
     "set_current_client": "current_client",
     "wait_all": "client",
 }
@@ -102,6 +110,8 @@ __all__ = [
     "Client",
     "ClientClosedError",
     "CpuConfig",
+    "EndpointNotFoundError",
+    "EndpointTakenError",
     "Entrypoint",
     "EnvironmentConfig",
     "FrayError",
@@ -114,6 +124,7 @@ __all__ = [
     "JobRequestError",
     "JobStatus",
     "LocalClient",
+    "PortNotFoundError",
     "RemoteError",
     "ResourceConfig",
     "SerializationError",
@@ -123,6 +134,7 @@ __all__ = [
     "create_environment",
     "current_actor",
     "current_client",
+    "job_port",
     "set_current_client",
     "wait_all",
 ]

@@ -41,6 +41,7 @@ class Job:
         self._done = threading.Event()
         self._failure: Failure | None = None
         self._stop: Callable[[], object] | None = None
+        self._at_end: Callable[[Job], object] | None = None
         self._ask: Callable[[], object] | None = None
         self._block: Callable[[threading.Event, float | None], bool] = threading.Event.wait
         self.live_output: dict[int, list[str]] = {}  # by rank, where output comes whole at the end
@@ -97,6 +98,10 @@ class Job:
         """Set what brings state and output up to date before somebody looks; for the runner."""
         self._ask = ask
 
+    def on_end(self, fn: "Callable[[Job], object]") -> None:
+        """Set what is called once when the job has ended, before anybody who waits for it goes on; for the runner."""
+        self._at_end = fn
+
     def on_wait(self, block: Callable[[threading.Event, float | None], bool]) -> None:
         """Set how a thread waits for the end; for the runner."""
         self._block = block
@@ -114,6 +119,8 @@ class Job:
                 return False
             self._status = status
             self._failure = failure
+        if self._at_end is not None:
+            self._at_end(self)
         self._done.set()
         return True
 

@@ -110,6 +110,27 @@ class Client(Protocol):
         """Start ``count`` equal actors."""
         ...
 
+    def publish_endpoint(self, name: str, address: str) -> None:
+        """Let every job of this tree of jobs find ``address`` under ``name``, until the job that published it ends.
+
+        Raises:
+            EndpointTakenError: Another job that lives has published the name.
+            JobRequestError: A blank in the name, or no address.
+        """
+        ...
+
+    def resolve_endpoint(self, name: str, timeout: float = 0.0) -> str:
+        """Return the address that was published under ``name``, waiting up to ``timeout`` seconds for it.
+
+        Raises:
+            EndpointNotFoundError: Nobody who lives has published it in that time.
+        """
+        ...
+
+    def endpoints(self, prefix: str = "") -> dict[str, str]:
+        """Return names and addresses of all endpoints that begin with ``prefix``."""
+        ...
+
     def shutdown(self, wait: bool = True) -> None:
         """End every job and actor of this client."""
         ...

@@ -12,6 +12,9 @@ Each class also is the builtin that fits it::
     ├── CallCancelledError      (RuntimeError)    a submitted call was cancelled
     ├── JobFailed               (RuntimeError)    a job ended without success
     ├── RemoteError             (RuntimeError)    stand-in for a remote exception that cannot be revived here
+    ├── PortNotFoundError       (LookupError)     the job did not ask for a port of this name
+    ├── EndpointNotFoundError   (LookupError)     nobody has published an endpoint of this name
+    ├── EndpointTakenError      (FileExistsError) another job has published this name
     └── ActorUnavailableError   (ConnectionError) the actor is gone, or died during the call
 
 Message form: ``what failed: name=value; expected ... . What to do.``  The values are attributes.
@@ -181,6 +184,42 @@ class CallCancelledError(FrayError, RuntimeError):
         super().__init__(
             f"call was cancelled: call={call!r}, {reason}; expected it to run to its end. "
             "The method may still be running if it does not ask cancel_requested(); submit it again if need be."
+        )
+
+
+class PortNotFoundError(FrayError, LookupError):
+    """The task that asks was not given a port of this name."""
+
+    def __init__(self, name: str, allocated: list[str]) -> None:
+        self.port_name = name
+        self.allocated = allocated
+        super().__init__(
+            f"no port of this name: name={name!r}; expected one of {allocated}. "
+            "Name it in the job's request: JobRequest(..., ports=[...])."
+        )
+
+
+class EndpointNotFoundError(FrayError, LookupError):
+    """Nobody who lives has published an endpoint of this name."""
+
+    def __init__(self, name: str, timeout_s: float) -> None:
+        self.endpoint = name
+        self.timeout_s = timeout_s
+        super().__init__(
+            f"no endpoint of this name: name={name!r}, waited {timeout_s} s; expected a job to publish it. "
+            "Wait longer, or look at the log of the job that should."
+        )
+
+
+class EndpointTakenError(FrayError, FileExistsError):
+    """Another job that lives has published this name."""
+
+    def __init__(self, name: str, address: str) -> None:
+        self.endpoint = name
+        self.address = address
+        super().__init__(
+            f"endpoint is taken: name={name!r}, published with address={address!r} by another job; expected a free "
+            "name. Put the job's name or rank into it."
         )
 
 

@@ -14,7 +14,6 @@ import subprocess
 import tempfile
 import threading
 import weakref
-from collections.abc import Mapping
 from typing import Any, Final, Literal, Self
 
 from fray._codec import dumps, ship_by_value_if_needed, through_pickle
@@ -28,6 +27,7 @@ from fray._local.pool import JobRun, ProcessPool
 from fray._local.threads import ThreadActorGroup, ThreadRunner
 from fray._requests import check_group, pack_call, same_fingerprint
 from fray.client import HostedActor
+from fray.endpoints import FOLDER_VARIABLE, EndpointFolder, new_endpoint, wait_for_endpoint
 from fray.errors import ClientClosedError, JobAlreadyExists, JobRequestError
 from fray.types import ActorConfig, Entrypoint, EnvironmentConfig, JobRequest, JobStatus, ResourceConfig
 
@@ -97,7 +97,8 @@ class LocalClient:
             SerializationError: The callable or its arguments cannot be pickled (process mode).
             ClientClosedError: The client was shut down.
         """
-        environ, cwd = _surroundings(request.environment, request.resources)
+        surrounded = self._child_environ if self.mode == "process" else _surroundings
+        environ, cwd = surrounded(request.environment, request.resources)
         entry = request.entrypoint
         in_thread = self.mode == "thread" and entry.fn is not None
         payload = None if entry.command is not None or in_thread else pack_call(entry)
@@ -110,6 +111,7 @@ class LocalClient:
                     return live
                 raise JobAlreadyExists(request.name, live)
             job = Job(f"local-{request.name}-{secrets.token_hex(4)}", request, fingerprint)
+            job.on_end(self._forget_endpoints)
             self._jobs[request.name] = job
             if len(self._jobs) > 10_000:
                 self._jobs = {name: job for name, job in self._jobs.items() if not JobStatus.finished(job.status())}
@@ -125,7 +127,7 @@ class LocalClient:
     def prewarm(self, count: int) -> None:
         """Start ``count`` idle workers now, so that the next jobs find them warm (process mode)."""
         pool = self._process_pool()
-        environ, cwd = _surroundings(None, ResourceConfig())
+        environ, cwd = self._child_environ(None, ResourceConfig())
         get_hub().call(lambda: pool.prewarm(count, environ, cwd))
 
     def host_actor(
@@ -133,7 +135,7 @@ class LocalClient:
     ) -> HostedActor:
         """Construct an actor in this process that other processes can call; see ``fray.client.Client``."""
         self._require_open("host_actor")
-        address = os.path.join(self._socket_folder(), f"h{next(self._names)}")
+        address = os.path.join(self._private_folder(), f"h{next(self._names)}")
         hosted = host_in_process(
             lambda: cls(*args, **kwargs), name, actor_config.max_concurrency, address, unix_listener(address)
         )
@@ -182,19 +184,63 @@ class LocalClient:
                 cls, args, kwargs = through_pickle((cls, args, kwargs), f"actor {name}")
             group: Any = ThreadActorGroup(name, lambda: cls(*args, **kwargs), count, actor_config, self._strict)
         else:
-            environ, cwd = _surroundings(environment, resources or ResourceConfig())
+            environ, cwd = self._child_environ(environment, resources or ResourceConfig())
             ship_by_value_if_needed(cls)
             spec = GroupSpec(name, dumps((cls, args, kwargs), f"actor {name}"), actor_config, environ, cwd)
             prefix = f"a{next(self._names)}"
             self._process_pool()
             assert self._guardian is not None
             hub = get_hub()
-            group = ProcessActorGroup(hub, self._guardian, spec, self._socket_folder(), count, prefix)
+            group = ProcessActorGroup(hub, self._guardian, spec, self._private_folder(), count, prefix)
             hub.call(group.start)
         with self._lock:
             self._groups = [known for known in self._groups if not known.is_done()]
             self._groups.append(group)
         return group
+
+    def publish_endpoint(self, name: str, address: str) -> None:
+        """Let every job of this tree of jobs find ``address``; see ``fray.client.Client``.
+
+        Raises:
+            EndpointTakenError: Another job that lives has published the name.
+            JobRequestError: A blank in the name, or no address.
+        """
+        self._endpoint_folder().publish(new_endpoint(name, address))
+
+    def resolve_endpoint(self, name: str, timeout: float = 0.0) -> str:
+        """Return a published address, waiting up to ``timeout`` seconds; see ``fray.client.Client``.
+
+        Raises:
+            EndpointNotFoundError: Nobody who lives has published it in that time.
+
+        Example:
+            >>> with LocalClient(mode="thread") as client:
+            ...     client.publish_endpoint("web", "http://localhost:8000")
+            ...     client.resolve_endpoint("web")
+            'http://localhost:8000'
+        """
+        return wait_for_endpoint(lambda: self._endpoint_folder().find(name), name, timeout)
+
+    def endpoints(self, prefix: str = "") -> dict[str, str]:
+        """Return names and addresses of all endpoints that begin with ``prefix``."""
+        return {name: endpoint.address for name, endpoint in self._endpoint_folder().all(prefix).items()}
+
+    def _endpoint_folder(self) -> EndpointFolder:
+        # Clients of nested jobs share the folder of the outermost one.
+        return EndpointFolder(os.environ.get(FOLDER_VARIABLE) or os.path.join(self._private_folder(), "endpoints"))
+
+    def _forget_endpoints(self, job: Job) -> None:
+        folder = os.environ.get(FOLDER_VARIABLE)
+        if folder is None and self._folder is not None:
+            folder = os.path.join(self._folder, "endpoints")
+        if folder is not None:
+            EndpointFolder(folder).forget_job(job.job_id)
+
+    def _child_environ(self, environment: EnvironmentConfig | None, resources: ResourceConfig) -> Any:
+        environ, cwd = _surroundings(environment, resources)
+        folder = os.path.join(self._private_folder(), "endpoints")
+        environ.setdefault(FOLDER_VARIABLE, folder)
+        return environ, cwd
 
     def shutdown(self, wait: bool = True) -> None:
         """End every job and actor of this client and free what it holds; doing it again does nothing.
@@ -237,11 +283,13 @@ class LocalClient:
             self._require_open("start a process")
             if self._pool is None:
                 hub = get_hub()
-                self._guardian = hub.call(Guardian)
+                guardian = self._guardian = hub.call(Guardian)
+                folder = self._private_folder()
+                hub.call(lambda: guardian.add_folder(folder))
                 self._pool = ProcessPool(hub, self._guardian, self._max_workers)
             return self._pool
 
-    def _socket_folder(self) -> str:
+    def _private_folder(self) -> str:
         with self._lock:
             if self._folder is None:
                 base = tempfile.gettempdir()
@@ -266,7 +314,7 @@ def usable_cores() -> int:
 
 def _surroundings(
     environment: EnvironmentConfig | None, resources: ResourceConfig
-) -> tuple[Mapping[str, str], str | None]:
+) -> tuple[dict[str, str], str | None]:
     """Return the whole environment of a child and its folder."""
     environ = dict(os.environ)
     for name, value in resources.device.default_env_vars().items():

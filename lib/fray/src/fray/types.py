@@ -1,6 +1,7 @@
 """The vocabulary: what a job is, what it runs, where, and how it can end. Plain data, no I/O."""
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -24,6 +25,7 @@ __all__ = [
     "create_environment",
 ]
 
+_PORT_NAME: Final = re.compile("[A-Za-z][A-Za-z0-9-]*")
 _PASSED_ON: Final = ("HF_TOKEN", "WANDB_API_KEY", "MARIN_CI_DISABLE_RUNTIME_ENVS")
 _DEFAULT_ENV: Final = {"TOKENIZERS_PARALLELISM": "false", "HF_DATASETS_TRUST_REMOTE_CODE": "1"}
 
@@ -159,8 +161,13 @@ class JobRequest:
         max_retries_preemption: Times a task is started again after its machine was taken away. The local backend has no
             preemption: a process killed by a signal there counts as a failure.
         fresh_process: Never run in a process that ran another job before.
+        ports: Names of network ports that each task is given; it finds their numbers with ``fray.job_port``.
     Raises:
-        JobRequestError: A blank in the name, no replica, or negative retries.
+        JobRequestError: A blank in the name, no replica, negative retries, or a bad or repeated port name.
+
+    Example:
+        >>> JobRequest("train", Entrypoint.from_binary("echo"), replicas=4).num_replicas
+        4
     """
 
     name: str
@@ -171,6 +178,7 @@ class JobRequest:
     max_retries_failure: int = 0
     max_retries_preemption: int = 100
     fresh_process: bool = False
+    ports: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if not self.name or any(char.isspace() for char in self.name):
@@ -183,6 +191,10 @@ class JobRequest:
             raise JobRequestError(
                 "retries", (self.max_retries_failure, self.max_retries_preemption), "numbers that are not negative"
             )
+        if isinstance(self.ports, str) or len({name.lower() for name in self.ports}) != len(self.ports):
+            raise JobRequestError("ports", self.ports, "a list of different names")
+        if not all(_PORT_NAME.fullmatch(name) for name in self.ports):
+            raise JobRequestError("ports", list(self.ports), "names of letters, digits and dashes")
 
     @property
     def num_replicas(self) -> int:

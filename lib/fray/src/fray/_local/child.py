@@ -48,6 +48,7 @@ class Guardian:
         # Marks are nested: whoever cleans up an outer driver also finds what its jobs started.
         self.mark_value = f"{outer}:{self.mark}" if outer else self.mark
         self._groups: set[int] = set()
+        self._folders: set[str] = set()
         self._start()
 
     def _start(self) -> None:
@@ -66,6 +67,11 @@ class Guardian:
         self._groups.add(group)
         self._tell(b"+%d\n" % group)
 
+    def add_folder(self, path: str) -> None:
+        """Tell it of a folder to remove when we are gone."""
+        self._folders.add(path)
+        self._tell(b"F%s\n" % os.fsencode(path))
+
     def remove(self, group: int) -> None:
         """Tell it that a process group is gone."""
         self._groups.discard(group)
@@ -79,7 +85,8 @@ class Guardian:
             os.close(self._write_end)
             self._process.wait()
             self._start()
-            os.write(self._write_end, b"".join(b"+%d\n" % known for known in self._groups))
+            folders = b"".join(b"F%s\n" % os.fsencode(path) for path in self._folders)
+            os.write(self._write_end, b"".join(b"+%d\n" % known for known in self._groups) + folders)
 
     def close(self) -> None:
         """Let it kill what is left, and end it."""

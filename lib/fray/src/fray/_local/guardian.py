@@ -64,6 +64,25 @@ def kill_everything(groups: set[int], mark: str) -> None:
             kill_quietly(os.kill, number)
 
 
+def remove_folder(path: str) -> None:
+    """Remove a folder with all it holds; what cannot be removed stays."""
+    for root, folders, files in os.walk(path, topdown=False):
+        for name in files:
+            try:
+                os.unlink(os.path.join(root, name))
+            except OSError:
+                pass  # the driver's own clean-up was faster
+        for name in folders:
+            try:
+                os.rmdir(os.path.join(root, name))
+            except OSError:
+                pass  # as above, or a link
+    try:
+        os.rmdir(path)
+    except OSError:
+        pass  # as above
+
+
 def main(descriptor: int, mark: str, detach: bool = False) -> None:
     """Serve one driver: lines ``+GROUP`` and ``-GROUP`` on the pipe; act when it closes or the parent is gone.
 
@@ -75,6 +94,7 @@ def main(descriptor: int, mark: str, detach: bool = False) -> None:
         signal.signal(number, signal.SIG_IGN)
     parent = os.getppid()
     groups: set[int] = set()
+    folders: set[str] = set()
     pending = b""
     while True:
         ready, _, _ = select.select([descriptor], [], [], _POLL_S)
@@ -88,8 +108,13 @@ def main(descriptor: int, mark: str, detach: bool = False) -> None:
             break
         *lines, pending = (pending + data).split(b"\n")
         for line in lines:
+            if line[:1] == b"F":
+                folders.add(os.fsdecode(line[1:]))
+                continue
             (groups.add if line[:1] == b"+" else groups.discard)(int(line[1:]))
     kill_everything(groups, mark)
+    for folder in folders:
+        remove_folder(folder)
 
 
 if __name__ == "__main__":

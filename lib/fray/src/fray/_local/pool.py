@@ -5,7 +5,6 @@ first failure that is not retried ends them all.
 """
 
 import collections
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -18,6 +17,7 @@ from fray._local.child import Child, Guardian, worker_command
 from fray._local.frames import Kind
 from fray._local.hub import Hub
 from fray._local.task import Task
+from fray.ports import PortLeases, variable
 from fray.types import JobStatus
 
 _GRACE_S: Final = 1.0
@@ -44,6 +44,7 @@ class JobRun:
     cwd: str | None
     memory_limit_bytes: int | None
     runs: list[Run] = field(default_factory=list)
+    leases: list[PortLeases] = field(default_factory=list)
     value: bytes = b""
     attempt: int = 0
     retrying: bool = False
@@ -120,7 +121,10 @@ class ProcessPool:
 
     def _start_job(self, run: JobRun) -> None:
         count = run.job.request.num_replicas
-        run.coordinator = f"127.0.0.1:{_free_port()}" if count > 1 else None
+        ports = ["coordinator", *run.job.request.ports] if count > 1 else run.job.request.ports
+        run.leases = [PortLeases(ports if rank == 0 else run.job.request.ports) for rank in range(count)]
+        if count > 1:
+            run.coordinator = f"127.0.0.1:{run.leases[0].environ.pop(variable('coordinator'))}"
         run.runs = [Run(run, rank) for rank in range(count)]
         run.succeeded = 0
         run.job.set_running()
@@ -134,10 +138,11 @@ class ProcessPool:
         run = task.job
         job = run.job
         identity = JobIdentity(task.rank, job.request.num_replicas, job.job_id, run.coordinator, run.attempt)
+        given = identity.to_environment() | run.leases[task.rank].environ
         try:
             if run.payload is None:
                 command = job.request.entrypoint.command or ()
-                environ = dict(run.environ) | identity.to_environment()
+                environ = dict(run.environ) | given
                 child = self._spawn(command, environ, run.cwd, with_socket=False)
             else:
                 child = self._worker_for(run)
@@ -150,7 +155,7 @@ class ProcessPool:
         if run.payload is not None:
             self._numbers += 1
             task.number = self._numbers
-            message = Task(job.job_id, run.payload, identity.to_environment(), run.memory_limit_bytes)
+            message = Task(job.job_id, run.payload, given, run.memory_limit_bytes)
             child.send([(Kind.JOB, task.number, dumps(message, "a task"))])
 
     def _worker_for(self, run: JobRun) -> Child:
@@ -235,6 +240,9 @@ class ProcessPool:
         """Start the next attempt, or finish, when the last process of this attempt has ended."""
         if self._children_of(run):
             return
+        if run.retrying or run.stopping is not None or run.succeeded == len(run.runs):
+            for leases in run.leases:
+                leases.release()
         if run.retrying and run.stopping is None:
             run.retrying = False
             run.attempt += 1
@@ -254,9 +262,3 @@ class ProcessPool:
 
 def _key(environ: Mapping[str, str], cwd: str | None) -> object:
     return (cwd, environ)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

@@ -16,7 +16,9 @@ from fray._job import Failure, Job
 from fray._local.executor import ActorExecutor
 from fray._local.handles import LocalActorHandle, register_in_process, unregister_in_process
 from fray.actor import ActorContext, set_current_actor
+from fray.endpoints import set_thread_job
 from fray.errors import ActorUnavailableError
+from fray.ports import PortLeases, set_thread_ports
 from fray.types import ActorConfig, JobStatus
 
 _in_job: contextvars.ContextVar[bool] = contextvars.ContextVar("fray_in_thread_job", default=False)
@@ -66,6 +68,12 @@ class ThreadRunner:
 
     def _run_attempts(self, job: Job, call: Callable[[], Any]) -> None:
         job.set_running()
+        set_thread_job(job.job_id)
+        with PortLeases(job.request.ports) as leases:
+            set_thread_ports(leases.environ)
+            self._attempt_until_done(job, call)
+
+    def _attempt_until_done(self, job: Job, call: Callable[[], Any]) -> None:
         for attempt in range(job.request.max_retries_failure + 1):
             try:
                 value = call()

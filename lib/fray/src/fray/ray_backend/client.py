@@ -18,6 +18,7 @@ from fray._local.hosting import host_in_process
 from fray._requests import check_group, pack_call, same_fingerprint
 from fray._tree import pack_tree
 from fray.client import HostedActor
+from fray.endpoints import new_endpoint, wait_for_endpoint
 from fray.errors import ClientClosedError, JobAlreadyExists, JobRequestError
 from fray.ray_backend import board
 from fray.ray_backend.actors import RayActorGroup, RayGroupSpec
@@ -36,6 +37,7 @@ class RayClient:
         ship_workspace: Send the files of an environment's ``workspace`` along; default on unless the instance runs on
             this machine alone, where the folder itself is used.
         in_task: The client lives in a task of Ray; for the backend itself.
+        root: Prefix of the outermost client, whose endpoints nested jobs share; for the backend itself.
         **init_options: Further options of ``ray.init`` (``num_cpus``, ``object_store_memory``, ...).
     Raises:
         JobRequestError: ``address`` or options are given, and this process is connected already.
@@ -51,6 +53,7 @@ class RayClient:
         *,
         ship_workspace: bool | None = None,
         in_task: bool = False,
+        root: str = "",
         **init_options: Any,
     ) -> None:
         self.closed = False
@@ -69,15 +72,16 @@ class RayClient:
         self._one_machine = len([node for node in ray.nodes() if node["Alive"]]) == 1 and address is None
         self._ship = not self._one_machine if ship_workspace is None else ship_workspace
         self._in_task = in_task
-        self._id = secrets.token_hex(6)
-        self._prefix = f"{self._id}/"
+        self._prefix = f"{secrets.token_hex(6)}/"
+        self._root = root or self._prefix
+        self._endpoints = board.EndpointBoard(f"{self._root}E/")
         self._numbers = itertools.count()
         self._lock = threading.RLock()
         self._named: dict[str, Job] = {}
         self._trees: dict[str, Any] = {}
         self._groups: list[RayActorGroup] = []
         self._hosted: list[HostedActor] = []
-        self._jobs = RayJobs(self._prefix)
+        self._jobs = RayJobs(self._prefix, self._endpoints.forget_job)
 
     def __enter__(self) -> Self:
         return self
@@ -177,6 +181,27 @@ class RayClient:
             self._groups.append(group)
         return group
 
+    def publish_endpoint(self, name: str, address: str) -> None:
+        """Let every job of this tree of jobs find ``address``; see ``fray.client.Client``.
+
+        Raises:
+            EndpointTakenError: Another job that lives has published the name.
+            JobRequestError: A blank in the name, or no address.
+        """
+        self._endpoints.publish(new_endpoint(name, address))
+
+    def resolve_endpoint(self, name: str, timeout: float = 0.0) -> str:
+        """Return a published address, waiting up to ``timeout`` seconds; see ``fray.client.Client``.
+
+        Raises:
+            EndpointNotFoundError: Nobody who lives has published it in that time.
+        """
+        return wait_for_endpoint(lambda: self._endpoints.find(name), name, timeout)
+
+    def endpoints(self, prefix: str = "") -> dict[str, str]:
+        """Return names and addresses of all endpoints that begin with ``prefix``."""
+        return {endpoint.name: endpoint.address for endpoint in self._endpoints.all(prefix)}
+
     def shutdown(self, wait: bool = True) -> None:
         """End every job and actor of this client, and the Ray instance if the client started it.
 
@@ -230,5 +255,5 @@ class RayClient:
                     self._trees[digest] = ray.put(data)
                 tree = self._trees[digest]
         path = tuple(os.path.abspath(entry or os.getcwd()) for entry in sys.path)
-        made = functools.partial(RayClient, ship_workspace=self._ship, in_task=True)
+        made = functools.partial(RayClient, ship_workspace=self._ship, in_task=True, root=self._root)
         return Surroundings(path, folder or os.getcwd(), digest, made, resources.device.default_env_vars()), tree

@@ -63,7 +63,8 @@ class RayRun:
 class RayJobs:
     """Runs the jobs of one client."""
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, forget_endpoints: Callable[[str], object]) -> None:
+        self._forget_endpoints = forget_endpoints
         self._started = board.Presence(prefix)
         self._live: dict[str, RayRun] = {}
 
@@ -120,6 +121,7 @@ class RayJobs:
                 surroundings=run.surroundings,
                 key=_key(run, rank),
                 keep_value=rank == 0,
+                ports=tuple(job.request.ports),
             )
             options = dict(run.options)
             if run.group is not None:
@@ -164,6 +166,8 @@ class RayJobs:
         output = ended.output if ended is not None else board.get(key) or b""
         if ended is None or ended.posted:
             board.wipe(key)
+        if ended is None or ended.published:
+            self._forget_endpoints(run.job.job_id)
         run.job.live_output.pop(rank, None)
         run.job.logs_by_rank[rank].feed(output)
         run.job.logs_by_rank[rank].finish()

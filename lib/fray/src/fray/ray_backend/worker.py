@@ -26,6 +26,7 @@ from fray._local.guardian import MARK_VARIABLE, kill_quietly, marked_processes
 from fray._logs import LogTail
 from fray._tree import unpack_tree
 from fray.current_client import set_default_client_factory, shutdown_default_client
+from fray.ports import PortLeases
 from fray.ray_backend import board
 
 _POST_S: Final = 0.2
@@ -72,11 +73,12 @@ class RayTask:
     surroundings: Surroundings
     key: str
     keep_value: bool
+    ports: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The end of a task: how, its last output, and whether the board knows of it."""
+    """The end of a task: how, its last output, and whether the board knows of that and of endpoints."""
 
     how: Ending
     exit_code: int | None
@@ -84,6 +86,7 @@ class Ended:
     error: bytes | None
     output: bytes
     posted: bool
+    published: bool
 
 
 def run_task(task: RayTask, tree: bytes | None) -> tuple[Ended, bytes]:
@@ -97,7 +100,7 @@ def run_task(task: RayTask, tree: bytes | None) -> tuple[Ended, bytes]:
     capture.begin(task.key, task.label)
     how, exit_code, signal, error, value = Ending.RESULT, None, None, None, b""
     try:
-        with surrounded(task.surroundings, tree, task.environ):
+        with PortLeases(task.ports) as leases, surrounded(task.surroundings, tree, {**task.environ, **leases.environ}):
             if task.command is not None:
                 code = _run_command(task.command)
                 exit_code, signal = (code, None) if code >= 0 else (None, -code)
@@ -114,7 +117,8 @@ def run_task(task: RayTask, tree: bytes | None) -> tuple[Ended, bytes]:
     except BaseException as raised:  # process boundary: the driver gets it and raises it
         how, error = Ending.ERROR, pack_error(raised)
     output, posted = capture.end()
-    return Ended(how, exit_code, signal, error, output, posted), value if task.keep_value else b""
+    published = board.publishing.pop(task.label, None) is not None
+    return Ended(how, exit_code, signal, error, output, posted, published), value if task.keep_value else b""
 
 
 def _run_callable(payload: bytes, label: str) -> bytes:
