@@ -133,11 +133,9 @@ def s3_bucket(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str
         ("AWS_DEFAULT_REGION", "us-east-1"),
     ):
         monkeypatch.setenv(name, value)
-    s3_client.cache_clear()
     name = f"example-{os.urandom(4).hex()}"
-    s3_client().create_bucket(Bucket=name)
+    s3_client().create_bucket(Bucket=name)  # one client for the session: making one takes a second
     yield f"s3://{name}"
-    s3_client.cache_clear()
 
 
 @pytest.fixture
@@ -147,11 +145,9 @@ def gcs_bucket(gcs_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[s
 
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs_endpoint)
     monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
-    gcs_client.cache_clear()
     name = f"example-{os.urandom(4).hex()}"
     gcs_client().create_bucket(name)
     yield f"gs://{name}"
-    gcs_client.cache_clear()
 
 
 @pytest.fixture(params=["local", "s3", "gs"])

@@ -10,8 +10,8 @@ import sys
 
 import pytest
 from rigging.errors import StoragePathError, TransferVerificationError
+from rigging.filesystem import transfer
 from rigging.filesystem.storage_path import StoragePath
-from rigging.fsutil import transfer
 from rigging.fsutil.cli import main
 
 pytestmark = pytest.mark.filterwarnings("default")

@@ -4,10 +4,9 @@ import importlib.util
 import threading
 
 import pytest
-from rigging.errors import ConditionalWriteError, LeaseLostError, MissingExtraError, StoragePathError
+from rigging.errors import ConditionalWriteError, MissingExtraError
 from rigging.filesystem.conditional import conditional_object
 from rigging.filesystem.lease import Lease
-from rigging.filesystem.storage_path import StoragePath
 from rigging.timing import ManualClock
 
 HAVE_S3 = importlib.util.find_spec("botocore") is not None
@@ -26,38 +25,6 @@ def bucket(s3_bucket):
 def test_without_the_extra_the_error_names_it():
     with pytest.raises(MissingExtraError, match=r"marin-rigging\[s3\]"):
         conditional_object("s3://example-bucket/x")
-
-
-@needs_server
-def test_create_replace_and_delete_ask_for_the_version(bucket):
-    thing = conditional_object(f"{bucket}/a/x")
-    assert thing.read() is None
-    first = thing.write(b"1", expected_version=None)
-    with pytest.raises(ConditionalWriteError) as caught:
-        thing.write(b"2", expected_version=None)
-    assert caught.value.actual_version == first
-    second = thing.write(b"2", expected_version=first)
-    with pytest.raises(ConditionalWriteError):
-        thing.write(b"3", expected_version=first)
-    with pytest.raises(ConditionalWriteError):
-        thing.delete(expected_version=first)
-    stored = thing.read()
-    assert stored is not None and (stored.data, stored.version) == (b"2", second)
-    thing.delete(expected_version=second)
-    assert thing.read() is None
-    with pytest.raises(ConditionalWriteError):
-        thing.delete(expected_version=second)
-    with pytest.raises(ConditionalWriteError):
-        thing.write(b"4", expected_version=second)
-
-
-@needs_server
-def test_a_missing_bucket_is_an_error_and_not_an_absent_object(bucket):
-    with pytest.raises(OSError, match="NoSuchBucket"):
-        conditional_object("s3://example-no-such-bucket/x").write(b"1", expected_version=None)
-    for bad in ("s3://", "s3://bucket", "s3://bucket/"):
-        with pytest.raises(StoragePathError):
-            conditional_object(bad)
 
 
 @needs_server
@@ -84,24 +51,6 @@ def test_threads_that_share_a_client_lose_no_increment(bucket):
         thread.join()
     stored = conditional_object(f"{bucket}/counter").read()
     assert stored is not None and stored.data == b"75"
-
-
-@needs_server
-def test_leases_work_the_same_on_s3(bucket):
-    clock = ManualClock()
-    first, second = Lease(f"{bucket}/lease", clock=clock), Lease(f"{bucket}/lease", clock=clock)
-    assert first.try_acquire() == 1 and second.try_acquire() is None
-    first.refresh()
-    first.release()
-    assert second.try_acquire() == 2
-    with pytest.raises(LeaseLostError):
-        first.refresh()
-    clock.advance(1)
-    assert first.try_acquire() is None
-    clock.advance(90)
-    assert first.try_acquire() == 3
-    with pytest.raises(LeaseLostError, match="written epoch 3"):
-        second.refresh()
 
 
 @needs_server
@@ -133,18 +82,6 @@ def test_a_write_whose_answer_was_lost_is_recognised_as_our_own(bucket):
     lease.refresh()
     lease.refresh()
     assert lease.epoch == 1
-
-
-@needs_server
-def test_the_storage_verbs_work_on_s3(bucket):
-    base = StoragePath(bucket) / "store"
-    (base / "a" / "one.txt").write_text("ä1")
-    (base / "a" / "two.txt").write_text("2")
-    assert (base / "a/one.txt").read_text() == "ä1" and (base / "a/one.txt").size() == 3
-    assert [entry.name for entry in StoragePath(f"{base}/a/*.txt").glob()] == ["one.txt", "two.txt"]
-    assert [entry.name for entry in (base / "a").ls()] == ["one.txt", "two.txt"]
-    (base / "a").rmtree()
-    assert not (base / "a/one.txt").exists()
 
 
 @needs_server

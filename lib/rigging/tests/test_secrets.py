@@ -71,7 +71,6 @@ def test_a_file_without_permission_is_broken(tmp_path):
         ((), "spec is empty"),
         ("vault:x", "unknown scheme 'vault'"),
         ("hunter2", "a literal stands where a reference belongs"),
-        ("gcp-secret://projects/p/secrets/s/versions/1", "no Secret Manager client"),
     ],
 )
 def test_malformed_specs_are_told_apart(spec, message):

@@ -93,7 +93,7 @@ def parse_data_config(document: Mapping[str, Any], where: str = "data") -> DataC
         store = entry.get("store")
         if store is not None and store not in _STORE_SCHEMES:
             raise ConfigError(f"{where}: region_buckets.{region}.store", f"it is {store!r}", f"{list(_STORE_SCHEMES)}")
-        buckets[str(region)] = f"{_STORE_SCHEMES.get(store, scheme)}://{entry['bucket']}"
+        buckets[str(region)] = f"{scheme if store is None else _STORE_SCHEMES[store]}://{entry['bucket']}"
     temp = _mapping(document, "temp", where)
     _refuse_unknown(temp, ("path", "ttl_days"), f"{where}: temp")
     days = temp.get("ttl_days", DEFAULT_TTL_DAYS)

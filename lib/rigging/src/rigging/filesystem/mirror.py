@@ -20,7 +20,7 @@ from rigging.errors import StoragePathError, UnsupportedConditionalWrite
 from rigging.filesystem.lease import Lease
 from rigging.filesystem.prefix import marin_prefix
 from rigging.filesystem.storage_path import StoragePath
-from rigging.fsutil.transfer import Copy, run_copies
+from rigging.filesystem.transfer import Copy, run_copies
 from rigging.path_validation import validate_relative_path
 from rigging.timing import Clock, SystemClock
 

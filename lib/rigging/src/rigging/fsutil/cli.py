@@ -157,7 +157,7 @@ def _positive(text: str) -> int:
 
 def _named(paths: Sequence[str]) -> list[StoragePath]:
     """The places that arguments name; a pattern that is no file of that very name is expanded."""
-    from rigging.fsutil.transfer import expand_source
+    from rigging.filesystem.transfer import expand_source
 
     return [found for path in paths for found in expand_source(path)]
 
@@ -211,9 +211,9 @@ def _find(options: argparse.Namespace) -> int:
 
 
 def _cat(options: argparse.Namespace) -> int:
+    from rigging.filesystem.transfer import blocks
     from rigging.fsutil._adapters.parquet import parquet_rows
     from rigging.fsutil._decode import decoded
-    from rigging.fsutil.transfer import blocks
 
     for place in _named(options.paths):
         if place.isdir():
@@ -287,7 +287,7 @@ def _du(options: argparse.Namespace) -> int:
 
 
 def _hash(options: argparse.Namespace) -> int:
-    from rigging.fsutil.transfer import digest_of
+    from rigging.filesystem.transfer import digest_of
 
     places = _named(options.paths)
     found = []
@@ -296,7 +296,7 @@ def _hash(options: argparse.Namespace) -> int:
             if place.isdir():
                 raise IsADirectoryError(f"{place} is a folder; name files")
             digest = digest_of(str(place), options.algorithm, progress.advance)
-            text = digest.hexdigest() if options.hex else base64.b64encode(digest.digest()).decode()
+            text = digest.hex() if options.hex else base64.b64encode(digest).decode()
             found.append({"path": str(place), "algorithm": options.algorithm, "digest": text})
     if options.json:
         _print_json(found)
@@ -311,7 +311,7 @@ def _total(places: Sequence[StoragePath]) -> int:
 
 
 def _copy(options: argparse.Namespace, verb: str) -> tuple[list[Any], int]:
-    from rigging.fsutil.transfer import plan_copies, run_copies
+    from rigging.filesystem.transfer import plan_copies, run_copies
 
     plan = plan_copies(options.sources, options.target, recursive=options.recursive)
     planned = len(plan)
@@ -353,8 +353,8 @@ def _mv(options: argparse.Namespace) -> int:
 
 
 def _rsync(options: argparse.Namespace) -> int:
+    from rigging.filesystem.transfer import run_copies
     from rigging.fsutil.mirror_tree import plan_mirror
-    from rigging.fsutil.transfer import run_copies
 
     plan = plan_mirror(options.source, options.target, by_content=options.checksum)
     doomed = plan.extra if options.delete else []

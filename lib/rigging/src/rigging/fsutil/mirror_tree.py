@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from rigging.errors import StoragePathError
 from rigging.filesystem.storage_path import StoragePath, StoredEntry
-from rigging.fsutil.transfer import Copy, digest_of, refuse_overlap
+from rigging.filesystem.transfer import Copy, digest_of, refuse_overlap
 
 
 @dataclass(slots=True)
@@ -73,4 +73,4 @@ def _same(first: StoredEntry, second: StoredEntry, by_content: bool) -> bool:
 
 
 def _md5(entry: StoredEntry) -> str:
-    return entry.md5 or digest_of(entry.path).hexdigest()
+    return entry.md5 or digest_of(entry.path).hex()

@@ -91,7 +91,7 @@ class FsspecStore:
             return self._fs.open(path, mode, **text)
         # Without read-ahead below us, what is charged is what is fetched.
         stream = charged_stream(self._fs.open(path, "rb", cache_type="none"), path)
-        return stream if "b" in mode else io.TextIOWrapper(stream, **text)
+        return stream if "b" in mode else io.TextIOWrapper(stream, encoding="utf-8")
 
     def ls(self, path: str) -> list[str]:
         """Return the entries below a prefix, sorted."""

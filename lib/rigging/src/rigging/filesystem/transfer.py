@@ -49,8 +49,8 @@ def blocks(stream: IO[bytes], size: int = BLOCK_BYTES) -> Iterator[bytes]:
         yield block
 
 
-def digest_of(path: str, algorithm: str = "md5", advance: Callable[[int], object] = lambda n: None) -> "hashlib._Hash":
-    """Return the digest of a file's content.
+def digest_of(path: str, algorithm: str = "md5", advance: Callable[[int], object] = lambda n: None) -> bytes:
+    """Return the digest of a file's content, as bytes.
 
     Args:
         path: Local path or URL.
@@ -64,7 +64,7 @@ def digest_of(path: str, algorithm: str = "md5", advance: Callable[[int], object
         >>> import os, tempfile
         >>> path = os.path.join(tempfile.mkdtemp(), "x")
         >>> StoragePath(path).write_text("abc")
-        >>> digest_of(path).hexdigest()
+        >>> digest_of(path).hex()
         '900150983cd24fb0d6963f7d28e17f72'
     """
     digest = hashlib.new(algorithm, usedforsecurity=False)
@@ -72,7 +72,7 @@ def digest_of(path: str, algorithm: str = "md5", advance: Callable[[int], object
         for block in blocks(stream):
             digest.update(block)
             advance(len(block))
-    return digest
+    return digest.digest()
 
 
 def copy_file(
@@ -127,7 +127,7 @@ def copy_file(
 def _verified(source: str, target: str, size: int, sent: str) -> str:
     arrived = StoragePath(target).info()
     how = "store digest" if arrived.md5 is not None else "read back"
-    md5 = arrived.md5 if arrived.md5 is not None else digest_of(target).hexdigest()
+    md5 = arrived.md5 if arrived.md5 is not None else digest_of(target).hex()
     if (arrived.size, md5) != (size, sent):
         with contextlib.suppress(OSError):
             StoragePath(target).rm()
@@ -245,8 +245,8 @@ def run_copies(
             advance(size)
 
     with ThreadPoolExecutor(max_workers=max(1, min(jobs, len(plan)))) as pool:
+        # Each thread is given what is in force around us: the transfer budget, the data configuration.
         running: list[Any] = [
-            # Each thread is given what is in force around us: the transfer budget, the data configuration.
             pool.submit(
                 contextvars.copy_context().run, copy_file, item.source, item.target, verify=verify, advance=count
             )
