@@ -1,11 +1,13 @@
-"""zephyr beside Polars, DuckDB and datatrove on the same files, in one run, outputs checked equal first.
+"""zephyr beside Polars, DuckDB, datatrove and Ray Data on the same files, in one run, outputs checked equal first.
 
 Workloads over jsonl.gz: `filter` (two column conditions -> Parquet, zstd), `callable` (the same through a Python
 function that sees the record; Polars gets `map_elements` over the two columns), `dedupe` (one row of each key, all
-columns -> Parquet; only zephyr promises which, so number of rows and keys are compared). Engines run in processes of
-their own, in turn, `--repeats` times; start-up (imports, pools) is not timed. Rivals live in a throw-away environment.
+columns -> Parquet; only zephyr promises which, so number of rows and keys are compared), `words` (split the text at
+spaces and count each word -> Parquet). Engines run in processes of their own, in turn, `--repeats` times, the slow ones
+(datatrove, Ray Data) `--slow-repeats` times; start-up (imports, pools, clusters) is not timed. Rivals live in a
+throw-away environment.
 
-    python benchmarks/bench_pipelines.py [--smoke] [--rows N] [--repeats N] [--rivals-python PATH]
+    python benchmarks/bench_pipelines.py [--smoke] [--rows N] [--repeats N] [--rivals-python PATH] [--workloads A,B]
 
 Prints one JSON line; `value` is zephyr's speed as a share of Polars' in the `filter` workload (1.0 = equally fast).
 """
@@ -27,16 +29,21 @@ from pathlib import Path
 
 from isal import igzip
 
-RIVALS = ["polars", "duckdb", "datatrove[io,processing]"]
+RIVALS = ["polars", "duckdb", "datatrove[io,processing]", "ray[data]"]
 WORKLOADS = {
-    "filter": ["zephyr", "polars", "duckdb", "datatrove"],
-    "callable": ["zephyr", "polars", "datatrove"],
+    "filter": ["zephyr", "polars", "duckdb", "datatrove", "ray"],
+    "callable": ["zephyr", "polars", "datatrove", "ray"],
     "dedupe": ["zephyr", "polars", "duckdb"],
+    "words": ["zephyr", "polars", "duckdb"],
 }
+SLOW = ("datatrove", "ray")
 
 ZEPHYR = """
 import sys, time
+import pyarrow as pa, pyarrow.compute as pc
 from zephyr import Dataset, ZephyrContext, col
+def words(batch):
+    return pa.RecordBatch.from_arrays([pc.split_pattern(batch.column("text"), " ").flatten()], ["word"])
 def main(workload, src, out):
     base = Dataset.from_files(src + "/*.jsonl.gz").load_jsonl()
     target = out + "/{shard:03d}.parquet"
@@ -44,8 +51,11 @@ def main(workload, src, out):
         ds = base.filter((col("score") > 0.5) & (col("text").length() > 1000)).write_parquet(target)
     elif workload == "callable":
         ds = base.filter(lambda r: r["score"] > 0.5 and len(r["text"]) > 1000).write_parquet(target)
-    else:
+    elif workload == "dedupe":
         ds = base.deduplicate("key").write_parquet(target)
+    else:
+        counts = base.select("text").map_batches(words).aggregate("word", count=(None, "count"))
+        ds = counts.write_parquet(target)
     with ZephyrContext(max_workers=2) as ctx:
         ctx.execute(Dataset.from_list([0, 1]).map(lambda x: time.sleep(0.2)))
         began = time.perf_counter()
@@ -67,8 +77,11 @@ def run():
     elif workload == "callable":
         keep = lambda r: r["score"] > 0.5 and len(r["text"]) > 1000
         lf = lf.filter(pl.struct("score", "text").map_elements(keep, return_dtype=pl.Boolean))
-    else:
+    elif workload == "dedupe":
         lf = lf.unique("key", keep="any")
+    else:
+        words = lf.select(pl.col("text").str.split(" ").alias("word")).explode("word")
+        lf = words.group_by("word").agg(pl.len().alias("count"))
     lf.sink_parquet(out + "/all.parquet", compression="zstd", compression_level=3)
 began = time.perf_counter()
 run()
@@ -83,7 +96,12 @@ db = duckdb.connect()
 db.execute("SET threads = 2")
 table = f"read_json('{src}/*.jsonl.gz', format='newline_delimited')"
 where = "WHERE score > 0.5 AND length(text) > 1000"
-query = f"SELECT DISTINCT ON (key) * FROM {table}" if workload == "dedupe" else f"SELECT * FROM {table} {where}"
+query = f"SELECT * FROM {table} {where}"
+if workload == "dedupe":
+    query = f"SELECT DISTINCT ON (key) * FROM {table}"
+if workload == "words":
+    words = f"SELECT unnest(string_split(text, ' ')) AS word FROM {table}"
+    query = f"SELECT word, count(*) AS count FROM ({words}) GROUP BY word"
 began = time.perf_counter()
 db.execute(f"COPY ({query}) TO '{out}/all.parquet' (COMPRESSION zstd, COMPRESSION_LEVEL 3)")
 print(time.perf_counter() - began)
@@ -115,7 +133,28 @@ if other is not None:
 print(spent)
 """
 
-SCRIPTS = {"zephyr": ZEPHYR, "polars": POLARS, "duckdb": DUCKDB, "datatrove": DATATROVE}
+RAY = """
+import sys, time
+import pyarrow as pa, pyarrow.compute as pc
+import ray, ray.data
+workload, src, out = sys.argv[1:]
+ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+ray.data.DataContext.get_current().enable_progress_bars = False
+def columns(table):
+    long = pc.greater(pc.utf8_length(table["text"]), 1000)
+    return table.filter(pc.and_(pc.greater(table["score"], 0.5), long))
+ray.get(ray.remote(lambda: 1).remote())
+began = time.perf_counter()
+ds = ray.data.read_json(src, file_extensions=["gz"], arrow_open_stream_args={"compression": "gzip"}, lines=True)
+if workload == "filter":
+    ds = ds.map_batches(columns, batch_format="pyarrow")
+else:
+    ds = ds.filter(lambda row: row["score"] > 0.5 and len(row["text"]) > 1000)
+ds.write_parquet(out, compression="zstd", compression_level=3)
+print(time.perf_counter() - began)
+"""
+
+SCRIPTS = {"zephyr": ZEPHYR, "polars": POLARS, "duckdb": DUCKDB, "datatrove": DATATROVE, "ray": RAY}
 
 CHECK = """
 import glob, json, sys
@@ -125,7 +164,10 @@ rows = ids = keys = 0
 for path in glob.glob(out + "/**/*.parquet", recursive=True):
     table = pq.read_table(path)
     rows += table.num_rows
-    if workload == "dedupe":
+    if workload == "words":
+        keys += sum(table.column("count").to_pylist())
+        ids += sum(len(w) * n for w, n in zip(table.column("word").to_pylist(), table.column("count").to_pylist()))
+    elif workload == "dedupe":
         keys += sum(int(k[1:]) for k in table.column("key").to_pylist())
     else:
         ids += sum(int(i) for i in table.column("id").to_pylist())
@@ -196,22 +238,26 @@ def rivals_environment(folder: Path) -> str:
 
 def versions(python: str) -> dict[str, str]:
     """Versions of the rivals and of Arrow."""
-    names = "['polars', 'duckdb', 'datatrove']"
+    names = "['polars', 'duckdb', 'datatrove', 'ray']"
     code = f"import importlib.metadata as m, json; print(json.dumps({{n: m.version(n) for n in {names}}}))"
     out = json.loads(subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout)
     return {**out, "pyarrow": importlib.metadata.version("pyarrow")}
 
 
-def run(rows: int, repeats: int, rivals: str, folder: Path) -> dict[str, object]:
+def run(options: argparse.Namespace, rivals: str, folder: Path) -> dict[str, object]:
     """Run everything and return the report."""
+    rows, repeats = options.rows, options.repeats
     raw = generate(folder / "in", rows)
     results: dict[str, dict[str, dict[str, float]]] = {}
-    for workload, engines in WORKLOADS.items():
+    for workload in options.workloads.split(","):
+        engines = WORKLOADS[workload]
         seconds: dict[str, list[float]] = {engine: [] for engine in engines}
         peaks: dict[str, int] = dict.fromkeys(engines, 0)
         answers: dict[str, str] = {}
         for repeat in range(repeats):
             for engine in engines:
+                if engine in SLOW and repeat >= options.slow_repeats:
+                    continue
                 python = sys.executable if engine == "zephyr" else rivals
                 out = folder / f"{workload}-{engine}-{repeat}"
                 spent, peak = timed(python, SCRIPTS[engine], workload, folder / "in", out)
@@ -232,10 +278,11 @@ def run(rows: int, repeats: int, rivals: str, folder: Path) -> dict[str, object]
             }
             for engine, times in seconds.items()
         }
-    ours, theirs = results["filter"]["zephyr"], results["filter"]["polars"]
+    first = results[options.workloads.split(",")[0]]
+    ours, theirs = first["zephyr"], first["polars"]
     lock = next((p / "uv.lock" for p in Path(__file__).resolve().parents if (p / "uv.lock").exists()), None)
     return {
-        "name": "zephyr_filter_speed_over_polars",
+        "name": f"zephyr_{options.workloads.split(',')[0]}_speed_over_polars",
         "value": round(theirs["seconds"] / ours["seconds"], 3),
         "unit": "ratio",
         "spread": [round(theirs["min"] / ours["max"], 3), round(theirs["max"] / ours["min"], 3)],
@@ -254,13 +301,16 @@ def main() -> None:
     parser.add_argument("--smoke", action="store_true", help="tiny input, one repeat")
     parser.add_argument("--rows", type=int, default=240_000)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--slow-repeats", type=int, default=1)
+    parser.add_argument("--workloads", default=",".join(WORKLOADS), help="some of them, with commas")
     parser.add_argument("--rivals-python", default=None, help="interpreter that already has the rivals")
     options = parser.parse_args()
-    rows, repeats = (2_000, 1) if options.smoke else (options.rows, options.repeats)
+    if options.smoke:
+        options.rows, options.repeats = 2_000, 1
     with tempfile.TemporaryDirectory(prefix="bench-zephyr-") as folder:
         rivals = options.rivals_python or rivals_environment(Path(folder) / "rivals")
         began = time.perf_counter()
-        report = run(rows, repeats, rivals, Path(folder))
+        report = run(options, rivals, Path(folder))
         report["wall_s"] = round(time.perf_counter() - began, 1)
     print(json.dumps(report, sort_keys=True))
 
