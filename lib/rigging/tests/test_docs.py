@@ -5,6 +5,8 @@ import importlib
 import os
 import pkgutil
 import re
+import subprocess
+import sys
 
 import pytest
 import rigging
@@ -23,7 +25,7 @@ def test_docstring_examples_run(name):
 def test_enough_public_functions_have_an_example():
     finder = doctest.DocTestFinder(exclude_empty=True)
     with_example = sum(len([t for t in finder.find(importlib.import_module(n)) if t.examples]) for n in MODULES)
-    assert with_example >= 40
+    assert with_example >= 100
 
 
 def run_blocks(path: str) -> str:
@@ -53,3 +55,19 @@ def test_guide_blocks_run(tmp_path, monkeypatch):
 
     for variable in _env.TABLE:
         assert f"| `{variable.name}` | {variable.type} |" in text
+    commands = re.findall(r"<!-- run -->\n```bash\n(.*?)```\n<!-- output -->\n```text\n(.*?)```", text, re.DOTALL)
+    assert commands
+    for command, shown in commands:
+        path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", command],
+            env={**os.environ, "PATH": path},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        printed = iter(done.stdout.splitlines())
+        for line in shown.splitlines():
+            assert line == "..." or line in printed, f"not printed, or not in this order: {line}\n{done.stdout}"
