@@ -2,7 +2,10 @@
 
     throughput/{examples_per_second, tokens_per_second, duration, total_tokens, total_gflops, gflops_per_second, mfu,
                 hook_time, loading_time}
-    goodput/{step, compile, checkpoint, restore, hook, loading}_seconds
+    goodput/{step, compile, checkpoint, restore, hook, loading, other}_seconds, goodput/productive_fraction
+
+No second is booked twice: the goodput seconds add up to the time since the trainer was made. Productive are those in
+which a step ran; ``other`` is start-up and whatever nobody booked.
 
 ``mfu`` is a percentage of the hardware's peak; on CPU the peak is a calibrated matrix product.
 """
@@ -10,6 +13,8 @@
 import statistics
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
+
+from rigging.timing import Clock, SystemClock
 
 from levanter.flops import device_peak_flops
 
@@ -39,18 +44,41 @@ class ThroughputMeter:
         work: Cost of an example.
         num_devices: Devices in the run.
         total_examples: Examples seen, resumed ones included.
+        clock: Source of time.
     """
 
     work: WorkPerExample
     num_devices: int = 1
     total_examples: int = 0
+    clock: Clock = field(default_factory=SystemClock)
     _mfus: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
     _spent: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     _peak: tuple[str, float] | None = None
 
+    def __post_init__(self) -> None:
+        self._began = self.clock.monotonic()
+
     def spend(self, what: str, seconds: float) -> None:
         """Book wall-clock seconds under ``goodput/<what>_seconds``."""
-        self._spent[what] += seconds
+        self._spent[what] += max(0.0, seconds)
+
+    def goodput(self) -> dict[str, float]:
+        """Where the time since the start went, in seconds, and the fraction that was productive.
+
+        Example:
+            >>> from rigging.timing import ManualClock
+            >>> clock = ManualClock()
+            >>> meter = ThroughputMeter(WorkPerExample(), clock=clock)
+            >>> clock.advance(10.0)
+            >>> meter.spend("step", 6.0)
+            >>> meter.goodput()
+            {'goodput/step_seconds': 6.0, 'goodput/other_seconds': 4.0, 'goodput/productive_fraction': 0.6}
+        """
+        total = self.clock.monotonic() - self._began
+        result = {f"goodput/{name}_seconds": seconds for name, seconds in sorted(self._spent.items())}
+        result["goodput/other_seconds"] = max(0.0, total - sum(self._spent.values()))
+        result["goodput/productive_fraction"] = self._spent["step"] / total if total > 0 else 0.0
+        return result
 
     def step(self, examples: int, duration: float, *, loading: float, hooks: float) -> dict[str, float]:
         """Metrics of one step."""
@@ -97,7 +125,7 @@ class ThroughputMeter:
 
     def summary(self) -> dict[str, float]:
         """Percentiles of utilisation over the last 500 steps, and the time budget."""
-        result = {f"goodput/{name}_seconds": seconds for name, seconds in sorted(self._spent.items())}
+        result = self.goodput()
         if self._mfus:
             ordered = sorted(self._mfus)
 

@@ -20,7 +20,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,9 +33,10 @@ from levanter._checkpoint import processes
 from levanter._checkpoint.policy import Retention
 from levanter._trainer.failures import failure_summary
 from levanter._trainer.program import keep_program
+from levanter._trainer.reporter import Pending, Reporter
+from levanter._trainer.status_page import RunStatus, StatusServer
 from levanter.callbacks.core import Hook, MetricsHook, StepInfo
 from levanter.callbacks.profiler import Profiler
-from levanter.callbacks.watch import unpack_watched
 from levanter.callbacks.watchdog import ProgressWatchdog
 from levanter.checkpoint import (
     Checkpointer,
@@ -44,16 +45,17 @@ from levanter.checkpoint import (
     load_newest,
     read_metadata,
 )
+from levanter.config import encode
 from levanter.data.dataset import AsyncDataset
 from levanter.data.loader import DataLoader
-from levanter.divergence import DivergenceState, judge
-from levanter.errors import CancelledError, DataFailedError, DivergedError, PreemptedError
+from levanter.divergence import DivergenceState
+from levanter.errors import CancelledError, DataFailedError, PreemptedError
 from levanter.metrics import fold_metric
 from levanter.precision import cast_floating
 from levanter.preemption import PreemptionFlag, watch_for_preemption
 from levanter.schedule import BatchSchedule
 from levanter.sharding import tree_shardings
-from levanter.step import LOSS, WATCH, LossFn, StepSpec, build_eval_step, build_train_step
+from levanter.step import LOSS, LossFn, StepSpec, build_eval_step, build_train_step
 from levanter.throughput import ThroughputMeter, WorkPerExample
 from levanter.tracker.json_file import JsonFileTracker
 from levanter.tracker.noop import NoopTracker
@@ -63,23 +65,6 @@ from levanter.trainer_config import TrainerConfig
 from levanter.trainer_state import TrainerState
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Pending:
-    """A dispatched step whose numbers have not been looked at.
-
-    Attributes:
-        step: 0-based index.
-        outputs: Scalars on the device.
-        examples: Batch size.
-        loading: Seconds spent waiting for the batch.
-    """
-
-    step: int
-    outputs: Mapping[str, Any]
-    examples: int
-    loading: float
 
 
 @dataclass(frozen=True)
@@ -147,26 +132,31 @@ class Trainer:
             config.checkpointer.create(config.run_id) if config.checkpointer is not None else None
         )
         self._hooks: list[Hook] = []
-        self._metrics_hooks: list[MetricsHook] = []
         self._cancel = cancel
         self._show_progress = progress
-        self._divergence = DivergenceState()
-        self._last_loss = math.nan
         self._finished = False
         self._exit = contextlib.ExitStack()
         self._name = processes.next_name(f"trainer/{config.run_id}")
         self._flag = PreemptionFlag()
         self._watchdog = ProgressWatchdog(config.progress_watchdog)
+        self.reporter = Reporter(config, self.batch_schedule, watch, self.meter, self._watchdog)
         self._profiler = Profiler(config.profiler, f"{config.log_dir}/{config.run_id}")
-        self._last_report_s = 0.0
-        self._hook_seconds = 0.0
 
     def __enter__(self) -> "Trainer":
         self._exit.enter_context(current_tracker(self.tracker))
         self._flag = self._exit.enter_context(watch_for_preemption())
         self._watchdog.start()
         self._exit.callback(self._watchdog.stop)
+        if self.config.status_page.enabled and processes.is_first():
+            self._serve_status()
         return self
+
+    def _serve_status(self) -> None:
+        status = self.reporter.status = RunStatus(self.config.run_id, self.config.num_train_steps, encode(self.config))
+        request = self.checkpointer.request_checkpoint if self.checkpointer is not None else None
+        server = StatusServer(self.config.status_page, status, request)
+        server.start()
+        self._exit.callback(server.stop)
 
     def __exit__(self, exc_type: Any, exc: BaseException | None, trace: Any) -> None:
         try:
@@ -200,7 +190,7 @@ class Trainer:
 
     def add_metrics_hook(self, fn: MetricsHook) -> None:
         """Call ``fn(step, metrics)`` with every step's numbers, one step late; the loop does not wait."""
-        self._metrics_hooks.append(fn)
+        self.reporter.metrics_hooks.append(fn)
 
     def data_loader(self, dataset: AsyncDataset[Any], batch: BatchSchedule | int | None = None) -> DataLoader[Any]:
         """Batches of ``dataset`` on this trainer's devices."""
@@ -282,13 +272,13 @@ class Trainer:
             state = self._loop(state, iter(loader.iter_from_step(start)), start, line)
         if not self._finished:
             for hook in self._hooks:
-                hook.call(StepInfo(state, self._last_loss, 0.0), force=True)
+                hook.call(StepInfo(state, self.reporter.last_loss, 0.0), force=True)
         # Taken after the hooks, and marked: whoever restores it knows that they ran.
         path = self._checkpoint(state, force=True)
         if self.checkpointer is not None:
             self.checkpointer.wait_until_finished()
         self.tracker.flush()
-        return TrainOutcome(state, self._last_loss, path)
+        return TrainOutcome(state, self.reporter.last_loss, path)
 
     def training_steps(self, state: TrainerState, loader: Iterable[Any]) -> Iterator[StepInfo]:
         """Yield after every step, waiting for each; for people who want their own loop."""
@@ -331,7 +321,7 @@ class Trainer:
 
     def _loop(self, state: TrainerState, batches: Iterator[Any], start: int, line: Progress | None) -> TrainerState:
         pending: Pending | None = None
-        self._last_report_s = time.perf_counter()
+        self.reporter.restart_clock()
         for step in range(start, self.config.num_train_steps):
             self._stop_if_asked(state, step, pending)
             fetched = time.perf_counter()
@@ -349,12 +339,13 @@ class Trainer:
                     hlo=self.config.log_xla_hlo,
                 )
             state, outputs = self.train_step(state, batch)
+            compiling = 0.0
             if step == start:
                 jax.block_until_ready(outputs[LOSS])
-                self.meter.spend("compile", time.perf_counter() - fetched - loading)
+                compiling = time.perf_counter() - fetched - loading
             if pending is not None:
                 self._report(pending, line)
-            pending = Pending(step, outputs, self.batch_schedule.batch_size_at_step(step), loading)
+            pending = Pending(step, outputs, self.batch_schedule.batch_size_at_step(step), loading, compiling)
             if step + 1 < self.config.num_train_steps and self._must_wait(step + 1):
                 self._report(pending, line)
                 pending = None
@@ -382,53 +373,17 @@ class Trainer:
     def _run_due(self, state: TrainerState, next_step: int) -> None:
         started = time.perf_counter()
         self._profiler.on_step(next_step)
-        info = StepInfo(state, self._last_loss, started - self._last_report_s)
+        info = StepInfo(state, self.reporter.last_loss, self.reporter.since_last_s)
         for hook in self._hooks:
             if hook.due(next_step):
                 hook.call(info)
-        self._hook_seconds = time.perf_counter() - started
-        self.meter.spend("hook", self._hook_seconds)
+        self.reporter.hooks_took(time.perf_counter() - started)
         self._checkpoint(state, force=False)
-        self._last_report_s = time.perf_counter()
+        self.reporter.restart_clock()
 
     def _report(self, pending: Pending, line: Progress | None) -> None:
-        """Look at a step's numbers: log them, show them, judge them."""
-        values = jax.device_get(pending.outputs)
-        now = time.perf_counter()
-        self._watchdog.step_finished()
-        watched = values.pop(WATCH, None)
-        metrics = {name: float(value) for name, value in values.items()}
-        self._last_loss = metrics[LOSS]
-        duration, self._last_report_s = now - self._last_report_s, now
-        self.meter.spend("step", duration)
-        self.meter.spend("loading", pending.loading)
-        speed = self.meter.step(pending.examples, duration, loading=pending.loading, hooks=self._hook_seconds)
-        self._hook_seconds = 0.0
-        metrics["global_step"] = pending.step
-        metrics["run_progress"] = (pending.step + 1) / self.config.num_train_steps
-        watch = self.step_spec.watch
-        if watch is not None and watched is not None and (pending.step + 1) % watch.interval == 0:
-            metrics |= unpack_watched(watch, watched)
-        self.tracker.log({**metrics, **speed}, step=pending.step)
-        for hook in self._metrics_hooks:
-            hook(pending.step, metrics)
-        if line is not None:
-            rate = speed.get("throughput/tokens_per_second")
-            shown = {"tok/s": f"{rate:,.0f}"} if rate else {}
-            line.advance(1, loss=f"{self._last_loss:.4f}", **shown)
-        self._judge(pending.step, self._last_loss)
-
-    def _judge(self, step: int, loss: float) -> None:
-        lenient = (math.isnan(loss) and not self.config.crash_on_nan) or (
-            math.isinf(loss) and not self.config.crash_on_inf
-        )
-        if lenient:
-            return
-        self._divergence, reason = judge(self.config.divergence, self._divergence, step, loss)
-        if reason is not None:
-            self.tracker.log_summary({"diverged": True, "diverged_step": step, "diverged_reason": reason})
-            self.tracker.flush()
-            raise DivergedError(step, loss, reason)
+        path = self.checkpointer.last_path if self.checkpointer is not None else None
+        self.reporter.report(pending, self.tracker, line, path)
 
     def _stop_if_asked(self, state: TrainerState, step: int, pending: Pending | None) -> None:
         cancelled = self._cancel is not None and self._cancel.is_set()
@@ -463,8 +418,8 @@ class Trainer:
             return None
         started = time.perf_counter()
         extra = {
-            "divergence": self._divergence.to_json(),
-            "last_loss": _json_float(self._last_loss),
+            "divergence": self.reporter.divergence.to_json(),
+            "last_loss": _json_float(self.reporter.last_loss),
             "finished": force,
         }
         path = self.checkpointer.on_step(
@@ -494,9 +449,9 @@ class Trainer:
         metadata = read_metadata(path)
         logger.info("resuming after %d updates from %s", metadata.step, path)
         if "divergence" in metadata.extra:
-            self._divergence = DivergenceState.from_json(metadata.extra["divergence"])
+            self.reporter.divergence = DivergenceState.from_json(metadata.extra["divergence"])
         loss = metadata.extra.get("last_loss")
-        self._last_loss = math.nan if loss is None else float(loss)
+        self.reporter.last_loss = math.nan if loss is None else float(loss)
         self._finished = bool(metadata.extra.get("finished")) and metadata.step >= self.config.num_train_steps
         if self.checkpointer is not None and path.startswith(tuple(self.checkpointer.roots)):
             self.checkpointer.note_restored(metadata.step, path, is_temporary=metadata.is_temporary)

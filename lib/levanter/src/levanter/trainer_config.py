@@ -7,6 +7,7 @@ from typing import Any
 import jax
 
 from levanter._env import run_id_from_environment
+from levanter._trainer.status_page import StatusPageConfig
 from levanter.callbacks.profiler import ProfilerConfig
 from levanter.callbacks.watch import WatchConfig
 from levanter.callbacks.watchdog import ProgressWatchdogConfig
@@ -61,6 +62,7 @@ class TrainerConfig:
         watch: Norms and histograms of gradients and parameters.
         profiler: Traces of a few steps.
         progress_watchdog: End the process when nothing moves.
+        status_page: A page that shows how the run is doing.
         divergence: When to give up on a run.
         crash_on_nan: Treat NaN as divergence.
         crash_on_inf: Treat infinity as divergence.
@@ -95,6 +97,7 @@ class TrainerConfig:
     watch: WatchConfig = field(default_factory=WatchConfig)
     profiler: ProfilerConfig = field(default_factory=ProfilerConfig)
     progress_watchdog: ProgressWatchdogConfig = field(default_factory=ProgressWatchdogConfig)
+    status_page: StatusPageConfig = field(default_factory=StatusPageConfig)
     divergence: DivergenceConfig = field(default_factory=DivergenceConfig)
     crash_on_nan: bool = True
     crash_on_inf: bool = True

@@ -7,6 +7,7 @@ preempted after saving (start it again to resume), 124 stalled.
 """
 
 import dataclasses
+import faulthandler
 import logging
 import sys
 import threading
@@ -180,6 +181,7 @@ def train(config: TrainLmConfig, *, progress: bool = True, cancel: threading.Eve
 def main(config: TrainLmConfig) -> None:
     """Run :func:`train` as a command."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    faulthandler.enable()  # a crash, or a supervisor's SIGABRT, leaves the stacks of all threads on stderr
     try:
         result = train(config)
     except DivergedError as error:

@@ -1,0 +1,1 @@
+"""Starting a run again when it died of something that a restart cures."""
