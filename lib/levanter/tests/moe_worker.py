@@ -1,0 +1,184 @@
+"""On 8 virtual CPU devices: experts, the grug model and matrix optimizers give what one device gives. Prints JSON."""
+
+import json
+
+import haliax as hax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from haliax import Axis
+from jax.sharding import Mesh
+from levanter.data.text.examples import LmExample
+from levanter.grug.model import GrugMoeConfig
+from levanter.grug.train import Batch, initial_state, make_mesh, make_train_step
+from levanter.layers.expert_parallel import sharded_moe_mlp
+from levanter.layers.moe import ExpertWeights, route_top_k
+from levanter.models.loss import next_token_loss
+from levanter.models.mixtral import MixtralConfig
+from levanter.optim.config import OptimizerConfig
+from levanter.sharding import compute_sharding, place
+from levanter.trainer_state import trainable
+
+DEVICES = np.asarray(jax.devices())
+assert DEVICES.size == 8
+LAYOUTS = {
+    "data 2, expert 2, model 2": ({"data": 2, "expert": 2, "model": 2}, ["data", "expert"]),
+    "tokens not split over experts": ({"data": 2, "expert": 4}, ["data"]),
+}
+
+
+def mesh_of(sizes: dict[str, int]) -> Mesh:
+    return Mesh(DEVICES.reshape(tuple(sizes.values())), tuple(sizes))
+
+
+def worst(left, right) -> float:
+    """Largest difference over the largest value of the right side, over all arrays."""
+    pairs = zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True)
+    return max(
+        float(np.abs(np.asarray(a) - np.asarray(b)).max() / (np.abs(np.asarray(b)).max() + 1e-9)) for a, b in pairs
+    )
+
+
+def experts_report() -> dict:
+    batch, length, k, e, d, i = 8, 6, 2, 8, 12, 16
+    keys = jax.random.split(jax.random.PRNGKey(0), 6)
+    x = jax.random.normal(keys[0], (batch * length, d))
+    shapes = ((e, d, i), (e, d, i), (e, i, d))
+    weights = ExpertWeights(*(jax.random.normal(q, s) * 0.3 for q, s in zip(keys[1:4], shapes, strict=True)))
+    routing = route_top_k(2 * jax.random.normal(keys[4], (batch * length, e)), k, normalise=True)
+    probe = jax.random.normal(keys[5], x.shape)
+
+    def value(x, combine, weights, factor):
+        y, dropped = sharded_moe_mlp(x, routing.selected_TK, combine, weights, batch=batch, capacity_factor=factor)
+        return jnp.sum(y * probe), (y, dropped)
+
+    def run(sizes, tokens, factor):
+        mesh = mesh_of(sizes) if sizes else None
+        mapping = (
+            {"batch": tokens, "experts": "expert", "mlp": "model"}
+            if "model" in (sizes or {})
+            else {
+                "batch": tokens,
+                "experts": "expert",
+            }
+        )
+
+        def step(x, combine, weights):
+            with compute_sharding(mesh, mapping):
+                return jax.value_and_grad(value, argnums=(0, 1, 2), has_aux=True)(x, combine, weights, factor)
+
+        return jax.jit(step)(x, routing.weights_TK, weights)
+
+    (_, (y, _)), grads = run(None, [], None)
+    report = {"values": {}, "drops": {}}
+    for name, (sizes, tokens) in LAYOUTS.items():
+        (_, (other, dropped)), other_grads = run(sizes, tokens, None)
+        assert float(dropped) == 0
+        report["values"][name] = worst((other, other_grads), (y, grads))
+    counts = np.bincount(np.asarray(routing.selected_TK).ravel(), minlength=e)
+    limit = int(np.ceil(0.5 * counts.sum() / 8))
+    (_, (_, dropped)), _ = run({"expert": 8}, ["expert"], 0.5)
+    report["drops"] = [float(dropped), float(np.maximum(counts - limit, 0).sum())]
+    return report
+
+
+def mixtral_report() -> float:
+    config = MixtralConfig(
+        max_seq_len=16,
+        hidden_dim=16,
+        intermediate_dim=24,
+        num_layers=1,
+        num_heads=4,
+        num_kv_heads=2,
+        n_routed_experts=8,
+    )
+    model = config.build(Axis("vocab", 32), key=jax.random.PRNGKey(1))
+    ids = np.random.default_rng(0).integers(0, 32, (8, 16)).astype(np.int32)
+    tokens = hax.named(ids, (Axis("batch", 8), Axis("position", 16)))
+    example = LmExample.causal(tokens)
+
+    def run(mesh, mapping, model):
+        def step(model):
+            with compute_sharding(mesh, mapping):
+                loss, _ = next_token_loss(model, example, with_router_losses=True)
+                return loss.result()
+
+        return jax.jit(jax.value_and_grad(step))(model)
+
+    mesh = mesh_of({"data": 2, "expert": 4})
+    mapping = {"batch": ["data", "expert"], "experts": "expert"}
+    spread = place(model, {"embed": "data", "experts": "expert"}, mesh)
+    shard = spread.transformer.layers.stacked.mlp.up_proj.weight.array
+    assert shard.sharding.shard_shape(shard.shape) == (1, 2, 8, 24)
+    return worst(run(mesh, mapping, spread), run(None, {}, model))
+
+
+def grug_report() -> dict:
+    c = GrugMoeConfig(
+        vocab_size=32,
+        hidden_dim=16,
+        num_layers=1,
+        num_heads=2,
+        num_kv_heads=1,
+        head_dim=8,
+        num_experts=8,
+        num_experts_per_tok=2,
+        expert_dim=8,
+        shared_dim=16,
+        gate_rank=4,
+        sliding_window=4,
+    )
+    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-2))
+    ids = jnp.asarray(np.random.default_rng(0).integers(0, 32, (8, 8)))
+    batch = Batch(ids, jnp.ones((8, 8)), jnp.ones((8, 8), bool).at[:, 6:].set(False))
+    finals, losses = [], []
+    mesh = make_mesh(expert=4)
+    for where in (None, mesh):
+        state = initial_state(c, optimizer, jax.random.PRNGKey(0), where)
+        step = make_train_step(c, optimizer, mesh=where)
+        for _ in range(2):
+            state, metrics = step(state, batch)
+            losses.append(float(metrics["train/loss"]))
+        finals.append(state)
+    up = finals[1].params.layers[0].w_up
+    moments = [x for x in jax.tree.leaves(finals[1].opt_state) if x.shape == up.shape]
+    return {
+        "losses": losses,
+        "shard": list(up.sharding.shard_shape(up.shape)),
+        "moment": [list(m.sharding.shard_shape(m.shape)) for m in moments],
+    }
+
+
+def optimizer_report() -> dict:
+    """Two steps of Muon from a gradient laid out over the mesh, against one device."""
+    config = MixtralConfig(
+        max_seq_len=8, hidden_dim=16, intermediate_dim=32, num_layers=3, num_heads=4, num_kv_heads=2, n_routed_experts=4
+    )
+    params = trainable(config.build(Axis("vocab", 24), key=jax.random.PRNGKey(2)))
+    grads = optax.tree.random_like(jax.random.PRNGKey(3), params, jax.random.normal)
+    mesh, mapping = mesh_of({"data": 8}), {"embed": "data"}
+    report = {}
+    for name in ("muon",):
+        optimizer = OptimizerConfig.get_choice_class(name)(learning_rate=0.1, warmup=0).build(10)
+
+        def step(grads, params, where, optimizer=optimizer):
+            with compute_sharding(where, {"batch": "data"}):
+                state = optimizer.init(params)
+                for _ in range(2):
+                    updates, state = optimizer.update(grads, state, params)
+                return updates
+
+        alone = jax.jit(lambda g, p, step=step: step(g, p, None))(grads, params)
+        spread = jax.jit(lambda g, p, step=step: step(g, p, mesh))(
+            place(grads, mapping, mesh), place(params, mapping, mesh)
+        )
+        report[name] = worst(spread, alone)
+    return report
+
+
+print(
+    json.dumps(
+        {"experts": experts_report(), "mixtral": mixtral_report(), "grug": grug_report(), "optim": optimizer_report()}
+    )
+)
