@@ -3,7 +3,7 @@
 import pathlib
 
 import pytest
-from marin._cli.golden_plan import change_lines, check_golden, golden_path
+from marin.experiment.golden_file import change_lines, check_golden, golden_path
 from marin.reports.failure_case import issue_template
 
 ROOT = pathlib.Path(__file__).parents[2]

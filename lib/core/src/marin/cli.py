@@ -56,8 +56,7 @@ def _run_command() -> click.Command:
 
 
 def _run(script: str, **values: Any) -> None:
-    from marin._cli.scripts import load_experiment
-    from marin.experiment.cli import request_from
+    from marin.experiment.cli import load_experiment, request_from
 
     own = click.get_current_context().obj or []
     with reported():
@@ -83,8 +82,8 @@ def golden(as_json: bool, update: bool, path: str | None, script: str) -> None:
       marin golden experiments/tutorials/train_tiny_model_cpu.py
       marin golden train.py --update -- --data hf:example/corpus@1a2b3c
     """
-    from marin._cli.golden_plan import change_lines, check_golden, golden_path
     from marin.execution.golden import ChangeKind
+    from marin.experiment.golden_file import change_lines, check_golden, golden_path
 
     own = click.get_current_context().obj or []
     with reported():

@@ -1,6 +1,7 @@
 import builtins
 import json
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -288,3 +289,55 @@ def test_compaction_from_the_command_line_keeps_every_event(marin, script, prefi
     assert Ledger(prefix).events() == before
     code, out, err = marin("ledger", "compact", "--keep-days", "-1")
     assert code == 2 and "expected 0 or more" in err
+
+
+def test_a_failed_step_gets_a_case_that_is_written_once(marin, script, tmp_path):
+    marin("run", script, "--", "--arm")
+    folder = str(tmp_path / "failures")
+    code, out, _ = marin("case", "arm", "-o", folder, "--json")
+    found = json.loads(out)
+    assert code == 0 and "loss is nan" in found["text"] and not found["existed"]
+    with open(found["file"], "a") as file:
+        file.write("what a person found out\n")
+    code, out, _ = marin("case", "arm", "-o", folder)
+    assert code == 0 and "was there already" in out
+    with open(found["file"]) as file:
+        assert file.read().endswith("what a person found out\n")
+    code, _, err = marin("case", "total", "-o", folder)
+    assert code == 2 and "no attempt at total" in err and "hint:" in err
+
+
+def test_a_golden_plan_is_written_then_holds_until_a_recipe_changes(marin, script, tmp_path):
+    path = str(tmp_path / "golden.json")
+    code, _, err = marin("golden", script, "--file", path)
+    assert code == 2 and "--update" in err
+    assert marin("golden", script, "--file", path, "--update", "--", "--n", "4")[0] == 0
+    assert marin("golden", script, "--file", path)[0] == 0
+    code, out, _ = marin("golden", script, "--file", path, "--", "--n", "5")
+    assert code == 1 and "numbers[2]: 4 -> 5" in out
+    code, out, _ = marin("golden", script, "--file", path, "--json", "--", "--arm", "--n", "4")
+    changes = json.loads(out)["changes"]
+    assert code == 1 and [(item["step"].partition("@")[0], item["kind"]) for item in changes] == [("arm", "added")]
+
+
+def test_update_does_not_accept_a_change_under_a_fixed_version(marin, script, tmp_path):
+    path, fixed = tmp_path / "golden.json", tmp_path / "fixed.py"
+    text = pathlib.Path(script).read_text()
+    fixed.write_text(text.replace('ArtifactStep(name="total",', 'ArtifactStep(name="total", version="2026.12.01",'))
+    assert marin("golden", str(fixed), "--file", str(path), "--update")[0] == 0
+    before = path.read_text()
+    code, out, _ = marin("golden", str(fixed), "--file", str(path), "--update", "--", "--n", "5")
+    assert code == 1 and "give it a new version" in out and "not written" in out
+    assert path.read_text() == before
+
+
+def test_an_output_is_copied_from_another_store(marin, script, prefix, tmp_path):
+    marin("run", script)
+    other = str(tmp_path / "other")
+    code, out, _ = marin("replicate", "total@auto", "--from", prefix, "--prefix", other)
+    assert code == 0 and "1 files" in out
+    code, out, _ = marin("replicate", "total@auto", "--from", prefix, "--prefix", other, "--json")
+    assert code == 0 and json.loads(out)["copied"] is False
+    assert Ledger(other).record("total").content_digest == Ledger(prefix).record("total").content_digest
+    code, out, err = marin("replicate", "nope@dev", "--from", prefix, "--prefix", other)
+    assert code == 2 and "no complete output" in err and out == ""

@@ -7,7 +7,6 @@ from types import ModuleType
 
 from marin.errors import MarinError, ScriptError
 from marin.execution.fingerprint import script_module_name
-from marin.experiment.cli import Experiment
 
 
 def load_script(path: str) -> ModuleType:
@@ -48,15 +47,3 @@ def _where(error: BaseException, path: str) -> str:
             line = traceback.tb_lineno
         traceback = traceback.tb_next
     return f" (line {line})" if line else ""
-
-
-def load_experiment(path: str) -> Experiment:
-    """The experiment that a script exposes as ``main``.
-
-    Raises:
-        ScriptError: The script cannot be imported, or has none.
-    """
-    experiment = getattr(load_script(path), "main", None)
-    if not isinstance(experiment, Experiment):
-        raise ScriptError(path, "it has no experiment named 'main'")
-    return experiment

@@ -28,6 +28,7 @@ from rigging.filesystem.prefix import marin_prefix
 from marin._cli.logs import show_logs
 from marin._cli.plan_text import explain_lines, plan_json, plan_lines
 from marin._cli.problems import EXIT_OK, EXIT_STEP_FAILED, reported
+from marin._cli.scripts import load_script
 from marin._cli.tables import verdict_lines
 from marin.errors import InvalidVersionError, MarinError, PlanRefusedError, ScriptError, UnknownStepError, UsageError
 from marin.execution._files import check_prefix
@@ -346,6 +347,18 @@ def _as_handles(name: str, built: Any) -> tuple[Runnable, ...]:
         reason = f"build returned {type(built).__name__}, expected steps"
         raise ScriptError(name, reason, hint="Return a list of ArtifactStep.")
     return handles
+
+
+def load_experiment(path: str) -> Experiment:
+    """The experiment that a script exposes as ``main``.
+
+    Raises:
+        ScriptError: The script cannot be imported, or has none.
+    """
+    experiment = getattr(load_script(path), "main", None)
+    if not isinstance(experiment, Experiment):
+        raise ScriptError(path, "it has no experiment named 'main'")
+    return experiment
 
 
 def experiment_main(

@@ -1,17 +1,16 @@
-"""``marin golden``: compare the plan of a script with the one on file, or write it."""
+"""The golden plan of a script as a file beside it: compare it with the plan that the script makes, or write it."""
 
 import os
 from collections.abc import Sequence
 
 from rigging.filesystem.atomic import write_text_atomic
 
-from marin._cli.scripts import load_experiment
 from marin.errors import UsageError
 from marin.execution.entry import lower_mixed
 from marin.execution.golden import ChangeKind, GoldenPlan, PlanChange, compare_plans, golden_plan, parse_golden
 from marin.execution.graph import plan_graph
 from marin.execution.records import read_text
-from marin.experiment.cli import RunRequest
+from marin.experiment.cli import RunRequest, load_experiment
 
 _WORDS = {
     ChangeKind.DRIFTED: "changed under a fixed version; give it a new version",
