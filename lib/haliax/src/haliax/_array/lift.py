@@ -3,7 +3,6 @@
 All named elementwise operations, reductions and scans of the library are rows in tables that go through these helpers.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from haliax._array.named import NamedArray, axis_position, freeze, position, wrap
+from haliax._array.named import NamedArray, freeze, position, wrap
 from haliax._array.plan import align, binary_plan, reduce_plan
 from haliax._axis.types import AxisSelection, AxisSelector
 from haliax.errors import ArrayTypeError, AxisSpecError, format_axes
@@ -200,8 +199,3 @@ def lift_axiswise(fn: Callable[..., Any], single_axis_only: bool = True) -> Call
 
     describe(fn, wrapped, "`{name}` along one named axis; the result has the same axes. axis=None gives a raw array.\n")
     return wrapped
-
-
-@functools.lru_cache(maxsize=1024)
-def _position(names: tuple[str, ...], name: str) -> int:
-    return axis_position(names, name, "axis")

@@ -517,17 +517,21 @@ def raw(x: Any) -> Any:
     return x.array if isinstance(x, NamedArray) else x
 
 
-@functools.lru_cache(maxsize=8192)
-def axis_position(names: tuple[str, ...], axis: AxisSelector, operation: str) -> int:
-    """Return the position of one axis by name.
+def check_rank(operation: str, names: tuple[str, ...], shape: tuple[int, ...]) -> None:
+    """Make sure that an array has one dimension per name.
+
+    Transformations that change the rank behind the names' back (`jax.vmap`, `jax.lax.scan`, `jax.jacrev`) leave an
+    array whose axes can only be guessed; working on would give wrong numbers under right names.
 
     Raises:
-        AxisNotFoundError: It is absent.
+        AxisSpecError: It does not.
     """
-    name = axis if isinstance(axis, str) else axis.name
-    if name not in names:
-        raise AxisNotFoundError(operation, [name], names)
-    return names.index(name)
+    if len(names) != len(shape):
+        raise AxisSpecError(
+            f"{operation}: an array of {len(shape)} dimensions {tuple(shape)} has the names {format_axes(names)}; "
+            "expected one name per dimension. jax.vmap, lax.scan and jax.jacrev change dimensions and know no names: "
+            "use hax.vmap, hax.scan, hax.jacobian."
+        )
 
 
 def position(operation: str, array: NamedArray, axis: AxisSelector) -> int:
@@ -542,8 +546,11 @@ def position(operation: str, array: NamedArray, axis: AxisSelector) -> int:
     name = axis if isinstance(axis, str) else axis.name
     if name not in array.names:
         raise AxisNotFoundError(operation, [name], array.axes)
+    shape = array.array.shape
+    if len(shape) != len(array.names):
+        check_rank(operation, array.names, shape)
     index = array.names.index(name)
-    if isinstance(axis, Axis) and axis.size != array.array.shape[index]:
+    if isinstance(axis, Axis) and axis.size != shape[index]:
         raise AxisSizeMismatchError(operation, [("array", array.axes), ("requested", axis)])
     return index
 

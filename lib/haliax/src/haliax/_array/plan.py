@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from haliax._array.named import NamedArray, intern_names
+from haliax._array.named import NamedArray, check_rank, intern_names
 from haliax._axis.types import AxisSelection, pairs
 from haliax.errors import AxisNotFoundError, AxisSizeMismatchError, BroadcastError
 
@@ -62,7 +62,8 @@ def check_same_sizes(operation: str, labels: tuple[str, ...], operands: tuple[tu
         AxisSizeMismatchError: They do.
     """
     seen: dict[str, int] = {}
-    for names, shape in operands:
+    for label, (names, shape) in zip(labels, operands, strict=True):
+        check_rank(f"{operation} ({label})", names, shape)
         for name, size in zip(names, shape, strict=True):
             if seen.setdefault(name, size) != size:
                 shown = [(lab, dict(zip(n, s, strict=True))) for lab, (n, s) in zip(labels, operands, strict=True)]
@@ -107,6 +108,7 @@ def reduce_plan(operation: str, names: Names, shape: Shape, axis: Any) -> Reduce
         AxisNotFoundError: An axis is absent.
         AxisSizeMismatchError: A sized selector disagrees with the array.
     """
+    check_rank(operation, names, shape)
     if axis is None:
         return ReducePlan(None, ())
     positions = positions_of(operation, names, shape, axis)
@@ -121,6 +123,7 @@ def positions_of(operation: str, names: Names, shape: Shape, axis: AxisSelection
         AxisNotFoundError: An axis is absent.
         AxisSizeMismatchError: A sized selector disagrees with the array.
     """
+    check_rank(operation, names, shape)
     found = pairs(axis)
     missing = [n for n, _ in found if n not in names]
     if missing:
@@ -135,4 +138,5 @@ def permute_to(array: NamedArray, names: Names) -> Any:
     """Return the raw array transposed to ``names`` (a permutation of the array's own)."""
     if array.names == names:
         return array.array
+    check_rank("transpose", array.names, array.array.shape)
     return jnp.transpose(array.array, tuple(array.names.index(n) for n in names))

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from haliax._array.named import NamedArray, bind, intern_names, raw, wrap
+from haliax._array.named import NamedArray, bind, check_rank, intern_names, raw, wrap
 from haliax._array.plan import Names, Shape, align, alignment, binary_plan, check_same_sizes
 from haliax._axis.types import Axis, AxisSelection, AxisSpec, pairs, reject_duplicates, selector
 from haliax.errors import AxisNotFoundError, AxisSizeMismatchError, AxisSpecError, BroadcastError
@@ -17,6 +17,7 @@ from haliax.errors import AxisNotFoundError, AxisSizeMismatchError, AxisSpecErro
 def _broadcast_plan(
     names: Names, shape: Shape, wanted: tuple[Any, ...], ensure_order: bool, no_extra: bool
 ) -> tuple[Names, Shape, tuple[int, ...] | None]:
+    check_rank("broadcast_to", names, shape)
     have = dict(zip(names, shape, strict=True))
     found = pairs(wanted)
     reject_duplicates("broadcast_to", [n for n, _ in found], wanted)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from haliax._array.named import NamedArray, intern_names, require_named, wrap
+from haliax._array.named import NamedArray, check_rank, intern_names, require_named, wrap
 from haliax._array.plan import check_same_sizes
 from haliax._array.sharding import auto_sharded, out_sharding_for
 from haliax._axis.order import solve_order
@@ -179,6 +179,8 @@ def einsum_plan(
     Raises:
         ExpressionError: It does not parse or does not bind.
     """
+    for names, shape in operands:
+        check_rank("einsum", names, shape)
     terms, rhs = parse_einsum(text)
     binder = _Binder(text, operands, dict(aliases))
     if not terms and not text.lstrip().startswith("{"):
@@ -204,9 +206,8 @@ def einsum(
     """Contract arrays by an equation over axis names.
 
     Args:
-        equation: ``"a b, b c -> a c"`` (by position), ``"{a b} -> a"`` (by name) or ``"-> "
-        "a"`` (what to keep). Names are
-            whole identifiers separated by spaces; ``...`` stands for the other axes.
+        equation: ``"a b, b c -> a c"`` (by position), ``"{a b} -> a"`` (by name) or ``"-> a"`` (what to keep). Names
+            are whole identifiers separated by spaces; ``...`` stands for the other axes.
         *arrays: Operands.
         precision: As in `jax.lax.dot_general`.
         preferred_element_type: As in `jax.lax.dot_general`.

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from haliax._array.named import NamedArray, bind, intern_names, require_named, wrap
+from haliax._array.named import NamedArray, bind, check_rank, intern_names, require_named, wrap
 from haliax._array.plan import align, alignment
 from haliax._array.sharding import out_sharding_for
 from haliax._axis.dslice import dslice
@@ -85,6 +85,7 @@ class _Compiler:
         self.scalars: dict[int, Any] = {}
         self.advanced: dict[int, _Advanced] = {}
         self.fill = False
+        check_rank("index", self.names, self.shape)
 
     def classify(self) -> None:
         for position, name in enumerate(self.names):

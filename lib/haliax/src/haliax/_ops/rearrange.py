@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from haliax._array.named import NamedArray, bind, intern_names, require_named, wrap
+from haliax._array.named import NamedArray, bind, check_rank, intern_names, require_named, wrap
 from haliax._array.sharding import auto_sharded, reshaped
 from haliax._axis.order import solve_order
 from haliax._axis.types import Axis, AxisSelector, PartialAxisSpec, reject_duplicates
@@ -210,6 +210,7 @@ def rearrange_plan(
     Raises:
         ExpressionError: It does not parse or does not bind.
     """
+    check_rank("rearrange", names, shape)
     return _Compiler(text, names, shape, dict(bindings)).compile()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from haliax._array.named import NamedArray, bind, freeze, intern_names, position, require_named, wrap
+from haliax._array.named import NamedArray, bind, check_rank, freeze, intern_names, position, require_named, wrap
 from haliax._array.plan import positions_of
 from haliax._array.sharding import auto_sharded, reshaped
 from haliax._axis.algebra import resolve_axis
@@ -44,6 +44,7 @@ def _transpose_plan(
     operation: str, names: tuple[str, ...], shape: tuple[int, ...], partial: tuple[Any, ...]
 ) -> tuple[tuple[int, ...], tuple[str, ...]] | None:
     """Return the permutation and the new names, or None when nothing moves."""
+    check_rank(operation, names, shape)
     check_partial_sizes(operation, partial, tuple(map(Axis, names, shape)))
     wanted = tuple(p if p is ... else p if isinstance(p, str) else names_of(p)[0] for p in partial)
     out = solve_order(wanted, names)

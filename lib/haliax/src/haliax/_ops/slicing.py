@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from haliax._array.named import NamedArray, bind, intern_names, require_named, wrap
+from haliax._array.named import NamedArray, bind, intern_names, position, require_named, wrap
 from haliax._array.sharding import out_sharding_for
 from haliax._axis.types import Axis, AxisSelector, names_of, reject_duplicates
 from haliax._ops.broadcast import broadcast_to
@@ -198,7 +198,7 @@ def take(array: NamedArray, axis: AxisSelector, index: Any) -> NamedArray:
     name = names_of(axis)[0]
     if name not in array.names:
         raise AxisNotFoundError("take", [name], array.axes)
-    where = array.names.index(name)
+    where = position("take", array, name)
     rest_before, rest_after = array.names[:where], array.names[where + 1 :]
     x = jnp.asarray(array.array)
     if not isinstance(index, NamedArray):
