@@ -1,4 +1,4 @@
-"""Low-rank adaptation in one place: :mod:`levanter.adaptor.lora` and ``peft``'s format of :mod:`levanter.compat.peft`."""
+"""Low-rank adaptation in one place: :mod:`levanter.adaptor.lora` and the format of :mod:`levanter.compat.peft`."""
 
 from levanter.adaptor.lora import LoraConfig as LoraConfig
 from levanter.adaptor.lora import is_lora_model as is_lora_model
