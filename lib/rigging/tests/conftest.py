@@ -11,6 +11,7 @@ import textwrap
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -121,6 +122,16 @@ def gcs_endpoint() -> Iterator[str]:
     process.wait()
 
 
+_clients: dict[str, object] = {}
+
+
+def _one_client(cached: Any, endpoint: str) -> None:
+    """Have one client for the session, as making one takes a second; but not one that another test made elsewhere."""
+    if endpoint not in _clients or cached.cache_info().currsize == 0 or cached() is not _clients[endpoint]:
+        cached.cache_clear()
+        _clients[endpoint] = cached()
+
+
 @pytest.fixture
 def s3_bucket(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A new bucket on the S3 server, as a URL; this process and its children find the server by their environment."""
@@ -133,8 +144,9 @@ def s3_bucket(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str
         ("AWS_DEFAULT_REGION", "us-east-1"),
     ):
         monkeypatch.setenv(name, value)
+    _one_client(s3_client, s3_endpoint)
     name = f"example-{os.urandom(4).hex()}"
-    s3_client().create_bucket(Bucket=name)  # one client for the session: making one takes a second
+    s3_client().create_bucket(Bucket=name)
     yield f"s3://{name}"
 
 
@@ -145,6 +157,7 @@ def gcs_bucket(gcs_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[s
 
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs_endpoint)
     monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+    _one_client(gcs_client, gcs_endpoint)
     name = f"example-{os.urandom(4).hex()}"
     gcs_client().create_bucket(name)
     yield f"gs://{name}"

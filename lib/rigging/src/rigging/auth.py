@@ -190,6 +190,12 @@ def write_private(path: str, text: str) -> None:
         text: Content, UTF-8.
     Raises:
         OSError: It cannot be written; what was there stands.
+
+    Example:
+        >>> import os, tempfile
+        >>> path = os.path.join(tempfile.mkdtemp(), "token")
+        >>> write_private(path, "abc"); oct(os.stat(path).st_mode & 0o777)
+        '0o600'
     """
     folder = os.path.dirname(os.path.abspath(path))
     os.makedirs(folder, mode=0o700, exist_ok=True)

@@ -80,6 +80,12 @@ def resolve_cluster_config(name: str, folders: Sequence[str | os.PathLike[str]] 
         folders: Where to look for a name; default ``cluster_folders()``.
     Raises:
         ConfigNotFoundError: It is nowhere; says where was looked and what there is.
+
+    Example:
+        >>> resolve_cluster_config("labb", folders=[])
+        Traceback (most recent call last):
+            ...
+        rigging.errors.ConfigNotFoundError: no such configuration: ...
     """
     if "/" in name or name.endswith(_SUFFIXES):
         path = Path(name).expanduser()
@@ -104,6 +110,14 @@ def load_config(path: str | os.PathLike[str]) -> dict[str, Any]:
     Raises:
         ConfigError: Not YAML, or not a mapping.
         OSError: The file cannot be read.
+
+    Example:
+        >>> import os, tempfile
+        >>> path = os.path.join(tempfile.mkdtemp(), "lab.yaml")
+        >>> with open(path, "w") as stream:
+        ...     _ = stream.write("data: {root: /store}")
+        >>> load_config(path)
+        {'data': {'root': '/store'}}
     """
     document = load_yaml(path)
     if document is None:

@@ -54,6 +54,11 @@ class RiggingError(Exception):
 
     All of them can be pickled: the plain way would call ``__init__`` with the message alone, so the state travels
     instead.
+
+    Example:
+        >>> import pickle
+        >>> pickle.loads(pickle.dumps(SizeParseError("4 lumps"))).text
+        '4 lumps'
     """
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -132,7 +137,12 @@ class ProvenanceError(RiggingError, RuntimeError):
 
 
 class MissingExtraError(RiggingError, ImportError):
-    """An optional integration was asked for but its packages are not installed."""
+    """An optional integration was asked for but its packages are not installed.
+
+    Example:
+        >>> print(MissingExtraError("s3:// storage", "s3"))
+        an optional integration is missing: ... Run: pip install 'marin-rigging[s3]'
+    """
 
     def __init__(self, feature: str, extra: str, distribution: str = "marin-rigging") -> None:
         self.feature = feature
@@ -261,7 +271,14 @@ class DestinationExistsError(StorageError, FileExistsError):
 
 
 class ConditionalWriteError(StorageError, OSError):
-    """Compare-and-swap lost: the stored version is not the expected one."""
+    """Compare-and-swap lost: the stored version is not the expected one.
+
+    Example:
+        >>> raise ConditionalWriteError("/ledger", expected_version="1", actual_version="2")
+        Traceback (most recent call last):
+            ...
+        rigging.errors.ConditionalWriteError: conditional write refused: ...
+    """
 
     def __init__(self, path: str, expected_version: str | None, actual_version: str | None) -> None:
         self.path = path
@@ -368,7 +385,12 @@ class LeaseHeldError(LeaseError, BlockingIOError):
 
 
 class LeaseLostError(LeaseError, RuntimeError):
-    """We held the lease and no longer do: every effect from here on must be given up."""
+    """We held the lease and no longer do: every effect from here on must be given up.
+
+    Example:
+        >>> isinstance(LeaseLostError("/lease", 3, "another took it"), RuntimeError)
+        True
+    """
 
     def __init__(self, path: str, epoch: int | None, reason: str) -> None:
         self.path = path

@@ -30,6 +30,12 @@ def sha256_file(path: str) -> str:
 
     Raises:
         OSError: The file cannot be read.
+
+    Example:
+        >>> import os, tempfile
+        >>> path = os.path.join(tempfile.mkdtemp(), "empty")
+        >>> open(path, "w").close(); sha256_file(path) == sha256_bytes(b"")
+        True
     """
     digest = hashlib.sha256()
     buffer = memoryview(bytearray(_CHUNK_BYTES))

@@ -112,7 +112,12 @@ def is_sensitive_key_name(name: str) -> bool:
 
 
 def is_safe_key_name(name: str) -> bool:
-    """Tell whether a field of this name identifies something, so a random-looking value is expected there."""
+    """Tell whether a field of this name identifies something, so a random-looking value is expected there.
+
+    Example:
+        >>> is_safe_key_name("run_id"), is_safe_key_name("payload")
+        (True, False)
+    """
     words = key_words(name)
     return bool(words) and (words[-1] in _SAFE_SUFFIXES or words[-1] in _SAFE_WORDS)
 

@@ -124,6 +124,14 @@ def resolve_config_secrets(tree: object) -> tuple[object, object]:
         ``(resolved, redacted)``: the tree with values, and a copy that is safe to log.
     Raises:
         SecretResolutionError: A reference in the tree cannot be resolved.
+
+    Example:
+        >>> import os, tempfile
+        >>> path = os.path.join(tempfile.mkdtemp(), "key")
+        >>> with open(path, "w") as stream:
+        ...     _ = stream.write("s3cret")
+        >>> resolve_config_secrets({"key": "file:" + path, "port": 80})
+        ({'key': 's3cret', 'port': 80}, {'key': '[REDACTED]', 'port': 80})
     """
     if is_secret_reference(tree):
         assert isinstance(tree, str)

@@ -219,6 +219,11 @@ class RequestAuthPolicy:
 
         Raises:
             ConfigError: A text in ``trusted_cidrs`` that is no network.
+
+        Example:
+            >>> policy = RequestAuthPolicy.enforcing(trusted_cidrs=["10.0.0.0/8"])
+            >>> [type(item).__name__ for item in policy.authenticators]
+            ['CidrAuthenticator', 'LoopbackAuthenticator']
         """
         chain: list[Authenticator] = []
         if verifier is not None:
@@ -234,7 +239,12 @@ class RequestAuthPolicy:
 
     @classmethod
     def permissive(cls, *, verifier: JwksVerifier | None = None) -> "RequestAuthPolicy":
-        """Admit everybody, and know those who bring a good token."""
+        """Admit everybody, and know those who bring a good token.
+
+        Example:
+            >>> RequestAuthPolicy.permissive().resolve("nonsense").user_id
+            'anonymous'
+        """
         known: list[Authenticator] = [] if verifier is None else [BestEffortJwtAuthenticator(verifier)]
         return cls([*known, AnonymousAuthenticator()])
 
@@ -309,7 +319,13 @@ def identity_scope(identity: VerifiedIdentity | None) -> Generator[None]:
 
 
 def get_verified_identity() -> VerifiedIdentity | None:
-    """Return who is calling; None outside a request."""
+    """Return who is calling; None outside a request.
+
+    Example:
+        >>> with identity_scope(VerifiedIdentity("ada", "admin")):
+        ...     get_verified_identity().role
+        'admin'
+    """
     return _identity.get()
 
 
@@ -324,6 +340,12 @@ def require_identity() -> VerifiedIdentity:
 
     Raises:
         NotAuthenticatedError: Nobody is known, or only for another service.
+
+    Example:
+        >>> require_identity()
+        Traceback (most recent call last):
+            ...
+        rigging.errors.NotAuthenticatedError: not authenticated: ...
     """
     identity = _identity.get()
     if identity is None:

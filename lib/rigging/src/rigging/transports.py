@@ -17,14 +17,24 @@ from rigging.errors import TransportError
 
 @dataclass(frozen=True, slots=True)
 class HttpTransport:
-    """A service that can be reached straight away."""
+    """A service that can be reached straight away.
+
+    Example:
+        >>> parse_transport("https://example.com/api")
+        HttpTransport(url='https://example.com/api')
+    """
 
     url: str
 
 
 @dataclass(frozen=True, slots=True)
 class IapTransport:
-    """A service behind an identity-aware proxy; ``audience`` is what the proxy's tokens must be for."""
+    """A service behind an identity-aware proxy; ``audience`` is what the proxy's tokens must be for.
+
+    Example:
+        >>> parse_transport("iap+https://example.com?audience=a")
+        IapTransport(url='https://example.com', audience='a')
+    """
 
     url: str
     audience: str

@@ -36,6 +36,10 @@ def unique_temp_path(path: str) -> str:
     """Return a sibling of ``path`` that nobody else will choose: ``<path>.tmp.<32 hex digits>``.
 
     A name too long for the suffix is shortened, so that any legal target has a legal temporary.
+
+    Example:
+        >>> unique_temp_path("/a/b").startswith("/a/b.tmp."), unique_temp_path("x") == unique_temp_path("x")
+        (True, False)
     """
     suffix = f".tmp.{uuid.uuid4().hex}"
     head, slash, name = path.rpartition("/")
@@ -97,6 +101,12 @@ def write_bytes_atomic(path: str, data: bytes, *, durable: bool = True) -> None:
 
     Raises:
         OSError: The write failed; the old content stands.
+
+    Example:
+        >>> import os, tempfile
+        >>> path = os.path.join(tempfile.mkdtemp(), "x")
+        >>> write_bytes_atomic(path, b"abc"); os.path.getsize(path)
+        3
     """
     store, native = store_for(path)
     if not store.is_local:
@@ -136,7 +146,14 @@ def atomic_stream(path: str, *, durable: bool = True) -> Generator[IO[bytes]]:
 
 
 def write_text_atomic(path: str, text: str, *, durable: bool = True) -> None:
-    """Replace the content of ``path`` by ``text`` in UTF-8, completely or not at all."""
+    """Replace the content of ``path`` by ``text`` in UTF-8, completely or not at all.
+
+    Example:
+        >>> import os, tempfile
+        >>> path = os.path.join(tempfile.mkdtemp(), "x")
+        >>> write_text_atomic(path, "ä"); os.path.getsize(path)
+        2
+    """
     write_bytes_atomic(path, text.encode("utf-8"), durable=durable)
 
 
@@ -146,6 +163,14 @@ def write_json_atomic(path: str, obj: Any, *, durable: bool = True) -> None:
     Raises:
         ValueError: ``obj`` holds NaN or infinity, which JSON does not have.
         TypeError: ``obj`` holds something that is not JSON.
+
+    Example:
+        >>> import tempfile
+        >>> path = tempfile.mkdtemp() + "/x.json"
+        >>> write_json_atomic(path, {"loss": float("nan")})
+        Traceback (most recent call last):
+            ...
+        ValueError: Out of range float values are not JSON compliant...
     """
     text = json.dumps(obj, sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False)
     write_text_atomic(path, text + "\n", durable=durable)

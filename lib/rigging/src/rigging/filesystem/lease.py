@@ -209,6 +209,12 @@ class Lease:
 
         Raises:
             LeaseFormatError: The file is not a lease.
+
+        Example:
+            >>> import os, tempfile
+            >>> lease = Lease(os.path.join(tempfile.mkdtemp(), "lease"))
+            >>> lease.read() is None, lease.try_acquire(), lease.read().live
+            (True, 1, True)
         """
         with self._lock:
             stored = self._object.read()
@@ -231,6 +237,12 @@ class Lease:
             wait_s: Seconds to wait for the present holder.
         Raises:
             LeaseHeldError: Somebody else holds it, also after ``wait_s``.
+
+        Example:
+            >>> import os, tempfile
+            >>> with Lease(os.path.join(tempfile.mkdtemp(), "lease")).hold() as held:
+            ...     held.check(); held.epoch
+            1
         """
         epoch = self._acquire_within(wait_s)
         held = HeldLease(self, epoch, on_lost)

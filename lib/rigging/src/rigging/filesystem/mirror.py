@@ -95,6 +95,13 @@ class Mirror:
         Raises:
             FileNotFoundError: It is in none of the roots.
             UnsafePathError: An absolute path, or one that leaves the root.
+
+        Example:
+            >>> import tempfile
+            >>> there, here = tempfile.mkdtemp(), tempfile.mkdtemp()
+            >>> (StoragePath(there) / "d/x").write_text(""); (StoragePath(here) / "d/y").write_text("")
+            >>> Mirror(here, [there]).ls("d")
+            ['x', 'y']
         """
         relative = _relative(path)
         places = [root / relative for root in (self.root, *self.sources)]

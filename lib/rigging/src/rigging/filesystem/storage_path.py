@@ -70,7 +70,12 @@ class StoragePath:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse ``text``; the same as the constructor."""
+        """Parse ``text``; the same as the constructor.
+
+        Example:
+            >>> str(StoragePath.parse("a//b/"))
+            'a/b'
+        """
         return cls(text)
 
     def _with(self, segments: tuple[str, ...]) -> "StoragePath":
@@ -125,6 +130,14 @@ class StoragePath:
 
         Raises:
             StoragePathError: This path is not ``base`` or inside it.
+
+        Example:
+            >>> str(StoragePath("/a/b/c").relative_to("/a"))
+            'b/c'
+            >>> StoragePath("/ab/c").relative_to("/a")
+            Traceback (most recent call last):
+                ...
+            rigging.errors.StoragePathError: bad storage path: ...
         """
         base = StoragePath(base)
         count = len(base.segments)
@@ -135,39 +148,74 @@ class StoragePath:
 
     @property
     def bucket(self) -> str:
-        """The authority of a URL; empty for local paths."""
+        """The authority of a URL; empty for local paths.
+
+        Example:
+            >>> StoragePath("gs://example-bucket/a/b").bucket
+            'example-bucket'
+        """
         return self.netloc
 
     @property
     def key(self) -> str:
-        """The segments joined by ``/``: an object's key inside its bucket."""
+        """The segments joined by ``/``: an object's key inside its bucket.
+
+        Example:
+            >>> StoragePath("gs://example-bucket/a/b").key
+            'a/b'
+        """
         return "/".join(self.segments)
 
     @property
     def name(self) -> str:
-        """The last segment; empty at the root."""
+        """The last segment; empty at the root.
+
+        Example:
+            >>> StoragePath("/a/b.txt").name
+            'b.txt'
+        """
         return self.segments[-1] if self.segments else ""
 
     @property
     def suffix(self) -> str:
-        """The last extension of the name, dot included; empty when there is none."""
+        """The last extension of the name, dot included; empty when there is none.
+
+        Example:
+            >>> StoragePath("/a/b.tar.gz").suffix
+            '.gz'
+        """
         return Path(self.name).suffix
 
     @property
     def parent(self) -> "StoragePath":
-        """The path without its last segment; the root is its own parent."""
+        """The path without its last segment; the root is its own parent.
+
+        Example:
+            >>> str(StoragePath("gs://example-bucket/a/b").parent), str(StoragePath("/").parent)
+            ('gs://example-bucket/a', '/')
+        """
         if len(self.segments) == 1 and self.scheme is None and not self.rooted:
             return self._with((".",))
         return self._with(self.segments[:-1])
 
     @property
     def is_local(self) -> bool:
-        """Whether the operating system serves this path."""
+        """Whether the operating system serves this path.
+
+        Example:
+            >>> StoragePath("file:///a").is_local, StoragePath("s3://example-bucket/a").is_local
+            (True, False)
+        """
         return self.scheme is None or self.scheme in _LOCAL
 
     @property
     def is_remote(self) -> bool:
-        """Whether an object store or another service serves this path."""
+        """Whether an object store or another service serves this path.
+
+        Example:
+            >>> StoragePath("gs://example-bucket/a").is_remote
+            True
+        """
         return not self.is_local
 
     @property
@@ -220,11 +268,27 @@ class StoragePath:
         write_bytes_atomic(str(self), data)
 
     def write_text(self, text: str) -> None:
-        """Replace the content by UTF-8 text, completely or not at all."""
+        """Replace the content by UTF-8 text, completely or not at all.
+
+        Example:
+            >>> import tempfile
+            >>> path = StoragePath(tempfile.mkdtemp()) / "deep" / "x"
+            >>> path.write_text("ä")
+            >>> path.read_text(), path.size(), path.isfile()
+            ('ä', 2, True)
+        """
         self.write_bytes(text.encode("utf-8"))
 
     def ls(self) -> list["StoragePath"]:
-        """Return the entries of a folder, sorted."""
+        """Return the entries of a folder, sorted.
+
+        Example:
+            >>> import tempfile
+            >>> base = StoragePath(tempfile.mkdtemp())
+            >>> (base / "a").write_text("1")
+            >>> [path.name for path in base.ls()]
+            ['a']
+        """
         return [StoragePath(entry) for entry in self._store.ls(self._native)]
 
     def scan(self, recursive: bool = False) -> Iterator[StoredEntry]:
@@ -256,14 +320,27 @@ class StoragePath:
             yield StoragePath(folder), folders, files
 
     def glob(self) -> list["StoragePath"]:
-        """Return what exists and matches this path as a pattern, after brace expansion; absent literals vanish."""
+        """Return what exists and matches this path as a pattern, after brace expansion; absent literals vanish.
+
+        Example:
+            >>> import tempfile
+            >>> base = StoragePath(tempfile.mkdtemp())
+            >>> (base / "a-1.txt").write_text("1")
+            >>> [path.name for path in (base / "{a,b}-{1..3}.txt").glob()]
+            ['a-1.txt']
+        """
         store = self._store
         patterns = dict.fromkeys(brace_expand(self._native))
         found = dict.fromkeys(entry for pattern in patterns for entry in store.glob(pattern))
         return [StoragePath(entry) for entry in found]
 
     def expand_glob(self) -> list["StoragePath"]:
-        """Like ``glob``, but a literal that was named is kept even if nothing is there."""
+        """Like ``glob``, but a literal that was named is kept even if nothing is there.
+
+        Example:
+            >>> [str(path) for path in StoragePath("/nowhere/part-{0..1}").expand_glob()]
+            ['/nowhere/part-0', '/nowhere/part-1']
+        """
         store = self._store
         found: dict[str, None] = {}
         for pattern in brace_expand(self._native):
@@ -275,7 +352,14 @@ class StoragePath:
         self._store.rm(self._native)
 
     def rmtree(self) -> None:
-        """Remove a folder with everything in it; fine if it is gone already."""
+        """Remove a folder with everything in it; fine if it is gone already.
+
+        Example:
+            >>> import tempfile
+            >>> base = StoragePath(tempfile.mkdtemp())
+            >>> base.rmtree(); base.rmtree(); base.exists()
+            False
+        """
         self._store.rmtree(self._native)
 
     def rename(self, target: "str | StoragePath") -> "StoragePath":
@@ -283,6 +367,13 @@ class StoragePath:
 
         Raises:
             StoragePathError: ``target`` lies in another store.
+
+        Example:
+            >>> import tempfile
+            >>> base = StoragePath(tempfile.mkdtemp())
+            >>> (base / "a").write_text("1")
+            >>> (base / "a").rename(base / "b").read_text(), (base / "a").exists()
+            ('1', False)
         """
         target = StoragePath(target)
         if (target.is_local, target.netloc) != (self.is_local, self.netloc):
@@ -330,7 +421,12 @@ def prefix_join(prefix: str, rel: str) -> str:
 
 
 def is_remote_path(path: str) -> bool:
-    """Tell whether ``path`` is a URL that the operating system cannot open."""
+    """Tell whether ``path`` is a URL that the operating system cannot open.
+
+    Example:
+        >>> is_remote_path("gs://example-bucket/a"), is_remote_path("a/b")
+        (True, False)
+    """
     return StoragePath(path).is_remote
 
 

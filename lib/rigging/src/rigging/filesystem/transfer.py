@@ -44,7 +44,13 @@ class Copied:
 
 
 def blocks(stream: IO[bytes], size: int = BLOCK_BYTES) -> Iterator[bytes]:
-    """Yield what is left of a stream in blocks."""
+    """Yield what is left of a stream in blocks.
+
+    Example:
+        >>> import io
+        >>> list(blocks(io.BytesIO(b"abcde"), 2))
+        [b'ab', b'cd', b'e']
+    """
     while block := stream.read(size):
         yield block
 
@@ -161,6 +167,14 @@ def plan_copies(sources: Sequence[str], target: str, *, recursive: bool, into_fo
         IsADirectoryError: A folder without ``recursive``.
         NotADirectoryError: Several sources, and the target is a file.
         StoragePathError: A folder would be copied into itself, or two sources onto one name.
+
+    Example:
+        >>> import tempfile
+        >>> base = StoragePath(tempfile.mkdtemp())
+        >>> (base / "in/a/x").write_text("abc")
+        >>> (copy,) = plan_copies([str(base / "in")], str(base / "out"), recursive=True)
+        >>> str(StoragePath(copy.target).relative_to(base)), copy.size
+        ('out/a/x', 3)
     """
     named = [found for source in sources for found in expand_source(source)]
     base = StoragePath(target)
@@ -192,6 +206,12 @@ def expand_source(source: str) -> list[StoragePath]:
 
     Raises:
         FileNotFoundError: Nothing is there and nothing matches.
+
+    Example:
+        >>> expand_source("/nowhere/*.txt")
+        Traceback (most recent call last):
+            ...
+        FileNotFoundError: nothing is at /nowhere/*.txt
     """
     path = StoragePath(source)
     if path.exists():
@@ -207,6 +227,13 @@ def refuse_overlap(source: StoragePath, target: StoragePath) -> None:
 
     Raises:
         StoragePathError: One does.
+
+    Example:
+        >>> refuse_overlap(StoragePath("/a"), StoragePath("/ab"))
+        >>> refuse_overlap(StoragePath("/a"), StoragePath("/a/b"))
+        Traceback (most recent call last):
+            ...
+        rigging.errors.StoragePathError: bad storage path: ...
     """
     first, second = source.normalize(), target.normalize()
     shared = min(len(first.segments), len(second.segments))

@@ -129,7 +129,12 @@ def mirror_budget(limit_gb: float | None) -> Generator[TransferBudget]:
 
 
 def bucket_region(url: str) -> str | None:
-    """Return the region of a bucket: what the cluster configuration says, else what its name says, else None."""
+    """Return the region of a bucket: what the cluster configuration says, else what its name says, else None.
+
+    Example:
+        >>> bucket_region("gs://example-us-central2/x"), bucket_region("gs://example/x"), bucket_region("/local")
+        ('us-central2', None, None)
+    """
     if "://" not in url:
         return None
     return data_config().bucket_region(url) or region_from_prefix(url)
@@ -158,6 +163,9 @@ def record_transfer(size_bytes: int, url: str, budget: TransferBudget | None = N
         budget: The budget to charge; default the one in force.
     Raises:
         TransferBudgetExceeded: The limit would be passed.
+
+    Example:
+        >>> record_transfer(100, "/a/local/path")  # charges nothing
     """
     if is_cross_region_url(url):
         (current_budget() if budget is None else budget).record(size_bytes, url)

@@ -44,6 +44,13 @@ def usage_by_child(path: str) -> list[Usage]:
 
     Raises:
         FileNotFoundError: Nothing is there.
+
+    Example:
+        >>> import tempfile
+        >>> base = StoragePath(tempfile.mkdtemp())
+        >>> (base / "a/b").write_text("abc"); (base / "c").write_text("de")
+        >>> [usage.size for usage in usage_by_child(str(base))]
+        [3, 2, 5]
     """
     place = StoragePath(path)
     entry = place.info()
