@@ -10,6 +10,8 @@ PUBLIC = [
     "BadRecordError",
     "Dataset",
     "Expr",
+    "Policy",
+    "Quarantine",
     "ShardInfo",
     "ZephyrContext",
     "ZephyrError",

@@ -78,3 +78,54 @@ def test_a_failing_pipeline_is_exit_1_with_its_trace(tmp_path: Path, capsys: pyt
     )
     assert main(["run", str(tmp_path / "job.py"), "--max-workers", "0"]) == 1
     assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_every_command_speaks_json(script: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = str(tmp_path / "x.jsonl")
+    assert main(["plan", str(script), "--json", "--", data, str(tmp_path)]) == 0
+    [stage] = json.loads(capsys.readouterr().out)
+    assert (stage["tasks"], stage["branches"][0]["shards"]) == (1, 1)
+    assert main(["inspect", data, "--json"]) == 0
+    expected = {"path": data, "records": 2, "schema": {"a": "int64"}, "rows": [{"a": 1}, {"a": 2}]}
+    assert json.loads(capsys.readouterr().out) == expected
+    assert main(["run", str(script), "--max-workers", "0", "--json", "--", data, str(tmp_path)]) == 0
+    [stage] = json.loads(capsys.readouterr().out)["stages"]
+    assert (stage["records_in"], stage["records_out"], stage["tasks"]) == (2, 1, 1)
+    assert stage["bytes_in"] == 18
+
+
+def test_a_run_writes_its_page_and_its_quarantine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "job.py").write_text(
+        "from zephyr import Dataset\n\ndef build(args):\n    return Dataset.from_list([0, 2, 0]).map(lambda x: 1 / x)\n"
+    )
+    page, bad = tmp_path / "run.html", tmp_path / "bad"
+    call = ["run", str(tmp_path / "job.py"), "--max-workers", "0", "--page", str(page), "--quarantine", str(bad)]
+    assert main(call) == 0
+    assert capsys.readouterr().out == "0.5\n"
+    assert len(list(bad.glob("*.jsonl"))) == 2
+    text = page.read_text()
+    assert "<span class=done>done</span>" in text
+    assert "http" not in text and "<script" not in text
+    assert main([*call, "--max-quarantined", "1"]) == 2
+    assert "max_records=1" in capsys.readouterr().err
+    text = page.read_text()
+    assert "<span class=failed>failed</span>" in text
+    assert "QuarantineFullError" in text
+
+
+@pytest.mark.parametrize(
+    "text,words",
+    [
+        ("def build(args:\n", "line=1, error=SyntaxError"),
+        ("import nothing_here\n", "line=1, error=ModuleNotFoundError"),
+    ],
+)
+def test_a_script_that_does_not_run_is_exit_2_with_the_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, words: str
+) -> None:
+    (tmp_path / "job.py").write_text(text)
+    assert main(["plan", str(tmp_path / "job.py")]) == 2
+    assert words in capsys.readouterr().err
+    (tmp_path / "job.py").write_text("def build(args):\n    return args[0]\n")
+    assert main(["plan", str(tmp_path / "job.py")]) == 2
+    assert "line=2, error=IndexError" in capsys.readouterr().err

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 from rigging.resources import ResourceConfig
-from zephyr import Dataset, ZephyrContext, col
-from zephyr._quarantine import Quarantine
+from zephyr import Dataset, Quarantine, ZephyrContext, col
 from zephyr.coordinator import Policy
 from zephyr.errors import DatasetError, MemoryBudgetError, QuarantineFullError, TaskFailedError
 

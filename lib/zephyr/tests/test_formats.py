@@ -15,9 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from zephyr import BadRecordError, Dataset, ZephyrContext, col
+from zephyr import BadRecordError, Dataset, Quarantine, ZephyrContext, col
 from zephyr._files import read_span
-from zephyr._quarantine import Quarantine
 from zephyr.connectors import Block, batches_of, iterate
 from zephyr.errors import (
     CorruptInputError,

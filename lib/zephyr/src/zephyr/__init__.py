@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zephyr import counters as counters
+    from zephyr._quarantine import Quarantine as Quarantine
     from zephyr.context import ZephyrContext as ZephyrContext
     from zephyr.context import ZephyrExecutionResult as ZephyrExecutionResult
+    from zephyr.coordinator import Policy as Policy
     from zephyr.dataset import Dataset as Dataset
     from zephyr.dataset import ShardInfo as ShardInfo
     from zephyr.errors import BadRecordError as BadRecordError
@@ -24,6 +26,8 @@ _HOMES = {
     "BadRecordError": "zephyr.errors",
     "Dataset": "zephyr.dataset",
     "Expr": "zephyr.expr",
+    "Policy": "zephyr.coordinator",
+    "Quarantine": "zephyr._quarantine",
     "ShardInfo": "zephyr.dataset",
     "ZephyrContext": "zephyr.context",
     "ZephyrError": "zephyr.errors",
@@ -38,6 +42,8 @@ __all__ = [
     "BadRecordError",
     "Dataset",
     "Expr",
+    "Policy",
+    "Quarantine",
     "ShardInfo",
     "ZephyrContext",
     "ZephyrError",

@@ -73,6 +73,34 @@ def explain(plan: Plan) -> str:
     return "\n".join(lines)
 
 
+def describe(plan: Plan) -> list[dict[str, object]]:
+    """The plan as plain values: stages with their tasks, inputs, operations and output.
+
+    Example:
+        >>> from zephyr import Dataset, compute_plan
+        >>> [stage] = describe(compute_plan(Dataset.from_list([1]).map(abs).pipeline))
+        >>> stage["name"], stage["tasks"], stage["branches"][0]["operations"]
+        ('map', 1, ['map'])
+    """
+    return [
+        {
+            "index": stage.index,
+            "name": stage.name,
+            "tasks": stage.num_tasks,
+            "output": _describe_output(stage.output),
+            "branches": [
+                {
+                    "input": _describe_input(branch.input),
+                    "shards": branch.input.num_shards,
+                    "operations": [_describe(op) or op_name(op) for op in branch.ops if op_name(op)],
+                }
+                for branch in stage.branches
+            ],
+        }
+        for stage in plan.stages
+    ]
+
+
 def _describe_input(source: Input) -> str:
     match source:
         case SourceInput(shards):

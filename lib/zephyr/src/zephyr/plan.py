@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from zephyr._explain import explain, stage_name
+from zephyr._explain import describe, explain, stage_name
 from zephyr._ops import (
     Aggregate,
     Count,
@@ -342,4 +342,4 @@ def _needs_rows(op: PhysicalOp) -> bool:
     return isinstance(op, Map | FlatMap | MapShard | Window | WindowBy | FoldShard)
 
 
-__all__ = ["compute_plan", "cut_files", "explain", "optimize"]
+__all__ = ["compute_plan", "cut_files", "describe", "explain", "optimize"]
