@@ -154,3 +154,38 @@ def audit(
         else:
             click.echo("\n".join(audit_lines(view, output)))
     sys.exit(0 if view.ok else 1)
+
+
+@click.command()
+@PREFIX
+@JSON
+@click.option("--deep", is_flag=True, help="Hash every file again.")
+@click.option("--keys", "keys_file", metavar="FILE", help="Keys whose signatures count: a .pub file or a .toml list.")
+@click.option("--require-signature", is_flag=True, help="Fail when an output of the lineage has no valid signature.")
+@click.argument("step")
+def verify(
+    prefix: str | None, as_json: bool, deep: bool, keys_file: str | None, require_signature: bool, step: str
+) -> None:
+    """Check that NAME@VERSION, and everything it was made from, is what was recorded. Exits with 1 when it is not.
+
+    \b
+    Examples:
+      marin verify model@2026.12.01
+      marin verify model@auto --deep --json
+      marin verify model@auto --keys release.pub --require-signature
+    """
+    from marin._cli.tables import verification_lines
+    from marin.ledger.ledger import Ledger, split_reference
+    from marin.ledger.trusted_keys import load_trusted_keys
+    from marin.ledger.verification import verify as check
+
+    with reported():
+        keys = load_trusted_keys(keys_file) if keys_file else None
+        result = check(
+            Ledger(prefix), *split_reference(step), deep=deep, keys=keys, require_signature=require_signature
+        )
+        if as_json:
+            echo_json(result.to_json())
+        else:
+            click.echo("\n".join(verification_lines(result)))
+    sys.exit(0 if result.ok else 1)
