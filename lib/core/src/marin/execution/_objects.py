@@ -222,7 +222,7 @@ def local_workspace(output_path: str) -> str:
 
     Example:
         >>> os.path.basename(local_workspace("s3://example-bucket/store/tokens/2026.12.01"))
-        'tokens-2026.12.01-3f1f9a1b'
+        'tokens-2026.12.01-84a593a9'
     """
     root = os.path.join(tempfile.gettempdir(), f"marin-work-{os.getuid()}")
     name = "-".join(output_path.split("/")[-2:])
