@@ -1,5 +1,6 @@
 import json
 import string
+import time
 
 import pytest
 from hypothesis import example, given
@@ -172,3 +173,28 @@ def test_named_tuples_stay_named():
         note: str
 
     assert redact_value(Login("a", RANDOM_KEY)) == Login("a", REDACTED_VALUE)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "GET https://example.com/?token=abcdefgh&n=1",
+        "url=https://example.com/?token=abcdefgh",
+        "a=b=token=abcdefgh",
+        "ätoken=abcdefgh",
+        "--token=abcdefgh",
+        "7token: abcdefgh",
+        "x" * 200 + "_token=abcdefgh",
+        "note: password : abcdefgh",
+        "Authorization: Bearer abcdefgh",
+    ],
+)
+def test_an_assignment_is_found_inside_another(text):
+    assert "abcdefgh" not in redact_string(text)
+
+
+@pytest.mark.parametrize("text", ["a=" * 20_000, "a" * 200_000, "a-" * 50_000, "://" * 20_000, "eyJ" * 30_000])
+def test_long_texts_take_time_in_proportion_to_their_length(text):
+    start_s = time.process_time()
+    redact_string(text)
+    assert time.process_time() - start_s < 10

@@ -8,6 +8,7 @@ from the entropy rule, so hashes stay readable in records.
 Invariants (property-tested): redaction is idempotent, keeps every dict key and list length, and never fails.
 """
 
+import functools
 import itertools
 import json
 import math
@@ -36,22 +37,26 @@ _SAFE_WORDS = frozenset(
 )
 _HUMP = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 
+# Each pattern with texts of which one must be there for it to match: looking for those is much cheaper.
 _PATTERNS = (
-    re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL),
-    re.compile(r"\bsk-[A-Za-z0-9_-]{20,}"),
-    re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"),
-    re.compile(r"\bGOOG1[A-Z0-9]{20,}\b"),
-    re.compile(r"\bgh[pousr]_[A-Za-z0-9]{36,}"),
-    re.compile(r"\bgithub_pat_[A-Za-z0-9_]{22,}"),
-    re.compile(r"\bhf_[A-Za-z0-9]{20,}"),
-    re.compile(r"\bxox[abprs]-[A-Za-z0-9-]{10,}"),
-    re.compile(r"\bhttps://hooks\.slack\.com/services/[A-Za-z0-9/]+"),
-    re.compile(r"\beyJ[A-Za-z0-9_-]{5,}\.[A-Za-z0-9_-]{5,}\.[A-Za-z0-9_-]{5,}"),
-    re.compile(r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"),
+    (
+        ("-----BEGIN ",),
+        re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL),
+    ),
+    (("sk-",), re.compile(r"\bsk-[A-Za-z0-9_-]{20,}")),
+    (("AKIA", "ASIA"), re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b")),
+    (("GOOG1",), re.compile(r"\bGOOG1[A-Z0-9]{20,}\b")),
+    (("gh",), re.compile(r"\bgh[pousr]_[A-Za-z0-9]{36,}")),
+    (("github_pat_",), re.compile(r"\bgithub_pat_[A-Za-z0-9_]{22,}")),
+    (("hf_",), re.compile(r"\bhf_[A-Za-z0-9]{20,}")),
+    (("xox",), re.compile(r"\bxox[abprs]-[A-Za-z0-9-]{10,}")),
+    (("hooks.slack.com",), re.compile(r"\bhttps://hooks\.slack\.com/services/[A-Za-z0-9/]+")),
+    (("eyJ",), re.compile(r"\beyJ[A-Za-z0-9_-]{5,}\.[A-Za-z0-9_-]{5,}\.[A-Za-z0-9_-]{5,}")),
+    (("://",), re.compile(r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)")),
 )
-_ASSIGNMENT = re.compile(
-    r"(?P<key>[A-Za-z_][A-Za-z0-9_.-]{0,80})(?P<sep>\s*[=:]\s*(?>(?:Bearer\s+)?))(?P<value>[^\s\"',;&\[\]]+)"
-)
+# A key is tried at its first character only: from each of its characters the time would grow with its square.
+_KEY_AND_SEPARATOR = re.compile(r"(?<![A-Za-z0-9_.-])([A-Za-z0-9_.-]++)\s*[=:]\s*(?>(?:Bearer\s+)?)")
+_ASSIGNED = re.compile(r"[^\s\"',;&\[\]]+")
 _KEY_RUN = re.compile(r"[A-Za-z0-9+/_=-]{32,}")
 _KEY_ALPHABET = re.compile(r"[A-Za-z0-9+/_=.-]+")
 
@@ -85,6 +90,11 @@ def looks_like_key(text: str, min_len: int = 24, min_entropy: float = 3.5) -> bo
     return len(text) >= min_len and _KEY_ALPHABET.fullmatch(text) is not None and shannon_entropy(text) >= min_entropy
 
 
+@functools.lru_cache(maxsize=4096)
+def _words(name: str) -> tuple[str, ...]:
+    return tuple(word.lower() for word in _HUMP.findall(name))
+
+
 def key_words(name: str) -> list[str]:
     """Split a field name into lower-case words at separators and camel humps.
 
@@ -92,7 +102,7 @@ def key_words(name: str) -> list[str]:
         >>> key_words("maxTokens"), key_words("AWS_SECRET_ACCESS_KEY"), key_words("TOKENIZERS_PARALLELISM")
         (['max', 'tokens'], ['aws', 'secret', 'access', 'key'], ['tokenizers', 'parallelism'])
     """
-    return [word.lower() for word in _HUMP.findall(name)]
+    return list(_words(name))
 
 
 def is_sensitive_key_name(name: str) -> bool:
@@ -102,7 +112,12 @@ def is_sensitive_key_name(name: str) -> bool:
         >>> [is_sensitive_key_name(n) for n in ("HF_TOKEN", "max_tokens", "apiKey", "TOKENIZERS_PARALLELISM")]
         [True, False, True, False]
     """
-    words = key_words(name)
+    return _is_sensitive(name)
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_sensitive(name: str) -> bool:
+    words = _words(name)
     hits = {word for word in words if word in _SENSITIVE_WORDS}
     paired = any(pair in _SENSITIVE_PAIRS for pair in itertools.pairwise(words))
     if not hits:
@@ -130,7 +145,7 @@ def redact_string(text: str) -> str:
         'export HF_TOKEN=[REDACTED] and max_tokens=100'
     """
     text = _redact_patterns(text)
-    text = _ASSIGNMENT.sub(_redact_assignment, text)
+    text = _redact_assignments(text)
     return _KEY_RUN.sub(_redact_run, text)
 
 
@@ -178,15 +193,24 @@ def _redact_field(key: object, value: object) -> object:
 
 
 def _redact_patterns(text: str) -> str:
-    for pattern in _PATTERNS:
-        text = pattern.sub(REDACTED_VALUE, text)
+    for hints, pattern in _PATTERNS:
+        if any(hint in text for hint in hints):
+            text = pattern.sub(REDACTED_VALUE, text)
     return text
 
 
-def _redact_assignment(match: re.Match[str]) -> str:
-    if not is_sensitive_key_name(match["key"]):
-        return match[0]
-    return f"{match['key']}{match['sep']}{REDACTED_VALUE}"
+def _redact_assignments(text: str) -> str:
+    parts: list[str] = []
+    kept = position = 0
+    while match := _KEY_AND_SEPARATOR.search(text, position):
+        position = match.end()
+        if not _is_sensitive(match[1]):
+            continue  # what is assigned may hold an assignment itself: url=https://example.com/?token=...
+        assigned = _ASSIGNED.match(text, position)
+        if assigned is not None:
+            parts += (text[kept:position], REDACTED_VALUE)
+            kept = position = assigned.end()
+    return "".join((*parts, text[kept:]))
 
 
 def _redact_run(match: re.Match[str]) -> str:
