@@ -17,6 +17,7 @@ def ray_instance() -> Iterator[None]:
     """One small Ray instance for all tests of this process."""
     ray = pytest.importorskip("ray", reason="needs the extra: marin-fray[ray]")
     ray.init(
+        "local",
         num_cpus=4,
         object_store_memory=80 << 20,
         include_dashboard=False,

@@ -66,22 +66,34 @@ class PortLease:
             with socket.socket() as probe:
                 probe.bind(("", 0))
                 number = probe.getsockname()[1]
-                descriptor = os.open(os.path.join(folder, str(number)), os.O_CREAT | os.O_RDWR, 0o600)
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except OSError:
-                    os.close(descriptor)  # leased to somebody who has not bound it yet
-                    continue
-            self.number: int = number
-            self._descriptor: int | None = descriptor
-            return
+                descriptor = _lock(os.path.join(folder, str(number)))
+                if descriptor is not None:
+                    self.number: int = number
+                    self._path = os.path.join(folder, str(number))
+                    self._descriptor: int | None = descriptor
+                    return
         raise OSError(f"no free port after {_TRIES} tries; expected some. End some servers of this machine.")
 
     def release(self) -> None:
         """Give the port back; again does nothing."""
         if self._descriptor is not None:
+            os.unlink(self._path)  # while the lock is held, so the file is ours
             os.close(self._descriptor)
             self._descriptor = None
+
+
+def _lock(path: str) -> int | None:
+    """Return a descriptor that holds the lock of ``path``, None if another process holds it."""
+    descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Its last holder may have removed the file in between: then the lock is on a file that nobody else will see.
+        if os.fstat(descriptor).st_ino == os.stat(path).st_ino:
+            return descriptor
+    except OSError:
+        pass  # leased to somebody who has not bound it yet, or removed just now
+    os.close(descriptor)
+    return None
 
 
 class PortLeases:

@@ -32,8 +32,9 @@ class RayClient:
     """Jobs and actors on Ray; see ``fray.client.Client`` for the contract.
 
     Args:
-        address: Address of a cluster, as for ``ray.init``; None takes the instance that this process is connected to,
-            or starts one on this machine that ends with the client.
+        address: Address of a cluster, as for ``ray.init`` (``"auto"`` finds the one of this machine); None takes the
+            instance that this process is connected to, else the one that ``RAY_ADDRESS`` names, else starts one on this
+            machine that ends with the client.
         ship_workspace: Send the files of an environment's ``workspace`` along; default on unless the instance runs on
             this machine alone, where the folder itself is used.
         in_task: The client lives in a task of Ray; for the backend itself.
@@ -59,7 +60,10 @@ class RayClient:
         self.closed = False
         self._owns_ray = not ray.is_initialized()
         if self._owns_ray:
-            defaults = {"include_dashboard": False} if address is None else {}
+            if address is None and not os.environ.get("RAY_ADDRESS"):
+                address = "local"  # Ray itself would join whatever cluster it finds on this machine
+            self._one_machine = address == "local"
+            defaults = {"include_dashboard": False} if self._one_machine else {}
             quiet = {"log_to_driver": False, "logging_level": logging.WARNING}
             ray.init(address=address, **(defaults | quiet | init_options))
         elif address is not None or init_options:
@@ -69,7 +73,8 @@ class RayClient:
                 "nothing, as this process is connected to Ray already",
                 "Make the client without them, or call ray.shutdown() first.",
             )
-        self._one_machine = len([node for node in ray.nodes() if node["Alive"]]) == 1 and address is None
+        else:
+            self._one_machine = len([node for node in ray.nodes() if node["Alive"]]) == 1
         self._ship = not self._one_machine if ship_workspace is None else ship_workspace
         self._in_task = in_task
         self._prefix = f"{secrets.token_hex(6)}/"
