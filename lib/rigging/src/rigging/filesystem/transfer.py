@@ -20,7 +20,7 @@ from rigging.filesystem.atomic import atomic_stream
 from rigging.filesystem.storage_path import StoragePath, StoredEntry
 
 BLOCK_BYTES: Final = 4 << 20
-_SMALL_BYTES: Final = 8 << 20
+_ONE_REQUEST_BYTES: Final = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +109,9 @@ def copy_file(
     digest = hashlib.md5(usedforsecurity=False)
     size = 0
     with StoragePath(source).open("rb") as reading:
-        first = reading.read(_SMALL_BYTES)
-        if len(first) < _SMALL_BYTES and StoragePath(target).is_remote:
+        remote = StoragePath(target).is_remote
+        first = reading.read(_ONE_REQUEST_BYTES if remote else BLOCK_BYTES)
+        if remote and len(first) < _ONE_REQUEST_BYTES:
             # One request, and the store keeps a plain MD5, which an upload in parts would not have.
             StoragePath(target).write_bytes(first)
             digest.update(first)

@@ -16,7 +16,7 @@ from rigging.filesystem.transfer_budget import is_cross_region_url
 
 _EXTRAS: Final = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "hf": "hf"}
 _MD5_ETAG: Final = re.compile(r'"?([0-9a-f]{32})"?')
-_SMALL_BYTES: Final = 8 << 20
+_PART_BYTES: Final = 16 << 20
 # Without bounds a dead connection hangs a job for ever.
 _S3_CONFIG: Final = {"connect_timeout": 30, "read_timeout": 120, "retries": {"max_attempts": 5, "mode": "standard"}}
 
@@ -170,7 +170,7 @@ class FsspecStore:
     @contextmanager
     def create(self, path: str) -> Generator[IO[bytes]]:
         """Yield a stream to a new object that appears when the body succeeds, and not at all when it raises."""
-        stream = self._fs.open(path, "wb", autocommit=False, block_size=_SMALL_BYTES)
+        stream = self._fs.open(path, "wb", autocommit=False, block_size=_PART_BYTES)
         try:
             yield stream
             stream.close()
