@@ -51,6 +51,11 @@ class Driver:
         self.returncode = None
         self.pid = zygote.ask(op="start", prefix=prefix, env=env, out=self._out, err=self._err)
 
+    @property
+    def err_path(self):
+        """What it wrote on stderr."""
+        return self._err
+
     def kill(self, number=signal.SIGKILL):
         os.kill(self.pid, number)
 

@@ -2,9 +2,9 @@ import json
 import os
 
 import pytest
-from marin.errors import RecordNotFoundError, UsageError
+from marin.errors import CorruptRecordError, RecordNotFoundError, UsageError
 from marin.execution import Artifact, ArtifactStep, run
-from marin.ledger import Ledger
+from marin.ledger import Ledger, verify
 from marin.ledger.ledger import split_reference
 
 
@@ -164,3 +164,15 @@ def test_plain_artifacts_of_old_stores_are_listed(tmp_path):
     assert ledger.find("old", "v1").state == "success"
     assert ledger.record("old").result == {"tokens": 3}
     assert Artifact.load(str(tmp_path / "old" / "v1")).record.result == {"tokens": 3}
+
+
+def test_one_torn_status_does_not_hide_the_rest_of_a_store(tmp_path):
+    for name in ("good", "torn"):
+        (tmp_path / name / ".dev.step").mkdir(parents=True)
+        (tmp_path / name / ".dev.step" / ".executor_status").write_text("SUCCESS" if name == "good" else "SUCC")
+    ledger = Ledger(str(tmp_path))
+    assert {entry.name: entry.state for entry in ledger.steps()} == {"good": "success", "torn": "corrupt"}
+    with pytest.raises(CorruptRecordError):
+        ledger.why("torn", "dev")
+    (finding,) = verify(ledger, "torn", "dev").findings
+    assert "corrupt" in finding.problems[0]

@@ -12,7 +12,7 @@ from typing import Any
 from rigging.filesystem.lease import Lease, LeaseState
 from rigging.filesystem.prefix import marin_prefix
 
-from marin.errors import RecordNotFoundError, UsageError
+from marin.errors import CorruptRecordError, RecordFormatError, RecordNotFoundError, UsageError
 from marin.execution._files import check_prefix, exists
 from marin.execution.attempts import read_attempts
 from marin.execution.decision import StepFacts
@@ -37,12 +37,14 @@ class StepEntry:
         version: Step version.
         path: Output path, whether or not there is an output.
         status: ``SUCCESS``, ``FAILED``, ``RUNNING``, ``DEP_FAILED``; None where only a record exists.
+        problem: Why its status cannot be read; empty when it can, or when there is none.
     """
 
     name: str
     version: str
     path: str
     status: StatusRecord | None
+    problem: str = ""
 
     @property
     def label(self) -> str:
@@ -56,7 +58,12 @@ class StepEntry:
 
     @property
     def state(self) -> str:
-        """The status in lower case; without one ``recorded``, or how the latest attempt ended (``blocked``, say)."""
+        """The status in lower case; without one ``recorded``, or how the latest attempt ended (``blocked``, say).
+
+        ``corrupt`` when the status cannot be read: one torn file must not hide the rest of a store.
+        """
+        if self.problem:
+            return "corrupt"
         if self.status is not None:
             return self.status.status.value.lower()
         attempts = read_attempts(self.layout) if not exists(self.layout.record) else []
@@ -94,7 +101,10 @@ class Ledger:
         for path in step_paths(self.prefix):
             layout = StepLayout(path)
             name, version = address_of(self.prefix, layout)
-            entries.append(StepEntry(name, version, path, read_status(layout)))
+            try:
+                entries.append(StepEntry(name, version, path, read_status(layout)))
+            except (CorruptRecordError, RecordFormatError) as error:
+                entries.append(StepEntry(name, version, path, None, str(error)))
         return sorted(entries, key=lambda entry: (entry.name, entry.version))
 
     def records(self) -> list[ArtifactRecord]:
@@ -185,6 +195,7 @@ class Ledger:
         """
         try:
             entry = self.find(name, version)
+            read_status(entry.layout)  # a status that cannot be read is no reason for anything
         except RecordNotFoundError:
             if not version or not any(entry.name == name for entry in self.steps()):
                 raise

@@ -13,6 +13,7 @@ from marin.execution._files import exists
 from marin.execution.layout import MANIFEST_FILE, StepLayout
 from marin.execution.manifest import compare_manifest, content_digest, read_manifest
 from marin.execution.records import ArtifactRecord, read_record
+from marin.execution.step_status import read_status
 from marin.ledger.ledger import Ledger
 from marin.ledger.signatures import SignatureCheck, SignatureState, check_signature
 from marin.ledger.trusted_keys import TrustedKeys
@@ -105,6 +106,7 @@ def verify(
             continue
         seen.add(path)
         try:
+            read_status(StepLayout(path))
             record = read_record(path)
         except (CorruptRecordError, RecordFormatError) as error:
             findings.append(Finding(label, path, (str(error),)))
@@ -129,7 +131,10 @@ def _check_output(path: str, record: ArtifactRecord | None, *, deep: bool) -> li
         return [] if exists(record.source) else [f"its source is gone: {record.source}"]
     if record.manifest is None:
         return ["its record names no manifest (an older format)"]
-    entries = read_manifest(os.path.join(path, MANIFEST_FILE))
+    try:
+        entries = read_manifest(os.path.join(path, MANIFEST_FILE))
+    except CorruptRecordError as error:
+        return [str(error)]
     if entries is None:
         return ["its manifest is gone"]
     problems = compare_manifest(path, entries, deep=deep)

@@ -3,6 +3,8 @@
 KILL_AT=<boundary>:<step name>[:torn]  SIGKILL this process right after that boundary of that step
 BODY_SECONDS                           how long each body takes
 LEASE_TIMEOUT, HEARTBEAT               lease times
+FREEZE_HEARTBEATS                      the heartbeat threads never wake up
+CLOCK_OFFSET, CLOCK_JUMP               wall clock: how far it is off, and how far it jumps at every second reading
 BODIES                                 file to which every body appends one line when it begins
 """
 
@@ -10,11 +12,13 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 
 from marin.execution import Artifact, ArtifactStep, run
 from marin.execution.settings import RunnerSettings
 from rigging.filesystem.storage_path import StoragePath
+from rigging.timing import SystemClock
 
 
 class Piece(Artifact):
@@ -74,8 +78,26 @@ def killer(boundary, label):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+class WrongClock(SystemClock):
+    """A wall clock that is off, and jumps to and fro; monotonic time is what it is."""
+
+    def __init__(self):
+        self.readings = 0
+
+    def time(self):
+        self.readings += 1
+        jump = float(os.environ.get("CLOCK_JUMP", "0")) if self.readings % 2 else 0.0
+        return super().time() + float(os.environ.get("CLOCK_OFFSET", "0")) + jump
+
+    def wait(self, event, timeout_s):
+        if os.environ.get("FREEZE_HEARTBEATS") and threading.current_thread().name.startswith("lease "):
+            return event.wait()
+        return super().wait(event, timeout_s)
+
+
 def main(prefix):
     settings = RunnerSettings(
+        clock=WrongClock(),
         lease_timeout_s=float(os.environ.get("LEASE_TIMEOUT", "90")),
         heartbeat_s=float(os.environ.get("HEARTBEAT", "30")),
         poll_s=0.05,
