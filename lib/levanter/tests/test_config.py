@@ -162,3 +162,41 @@ def test_help_lists_every_key(capsys):
     for key in ("--trainer.num_train_steps", "--optimizer.type", "--z_loss_weight", "--trainer.mesh.axes"):
         assert key in out
     assert AdamConfig().beta2 == 0.95
+
+
+OLD = """
+model: {type: llama, hidden_dim: 32, intermediate_dim: 64, num_heads: 4, num_kv_heads: 4, num_layers: 2}
+trainer:
+  wandb: {project: levanter, tags: [gpt2]}
+  mp: p=f32,c=bfloat16
+  model_axis_size: 2
+  replica_dcn_axis_size: 1
+  fsdp_axis: embed
+  tensor_parallel_axes: [mlp, heads]
+  batch_axis: batch
+  profiler: true
+  profiler_num_steps: 7
+  quantization: null
+  ray: {auto_start_cluster: false}
+  train_batch_size: 256
+optimizer: {learning_rate: 1E-3, weight_decay: 0.1, min_lr_ratio: 0.1}
+"""
+
+
+def test_keys_of_older_published_configs_find_their_place(tmp_path):
+    (tmp_path / "old.yaml").write_text(OLD)
+    trainer = cfg.load_config(TrainLmConfig, [str(tmp_path / "old.yaml")]).trainer
+    assert trainer.mesh.axes == {"model": 2} and trainer.mesh.dcn_axes == {"replica_dcn": 1}
+    assert trainer.mesh.param_mapping == {"embed": "data"}
+    assert trainer.mesh.shared_mapping == {"mlp": "model", "heads": "model"}
+    assert trainer.profiler.enabled and trainer.profiler.num_steps == 7
+    assert type(trainer.tracker).__name__ == "WandbConfig"
+    assert cfg.decode(TrainerConfig, cfg.encode(trainer)) == trainer
+
+
+def test_an_old_key_that_cannot_be_honoured_is_an_error():
+    with pytest.raises(ConfigError, match="quantization"):
+        cfg.decode(TrainerConfig, {"quantization": {"fp8": True}})
+    with pytest.raises(UnknownKeyError) as caught:
+        cfg.decode(TrainerConfig, {"model_axis_siz": 2})
+    assert caught.value.key == "model_axis_siz"

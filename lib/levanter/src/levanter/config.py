@@ -73,6 +73,7 @@ def load_config[T](config_class: type[T], paths: Sequence[str] = (), overrides: 
 
 def decode[T](config_class: type[T], raw: Mapping[str, Any]) -> T:
     """Decode a plain mapping into ``config_class``; see :func:`load_config` for the errors."""
+    raw = _translate(config_class, raw, ())
     _check_keys(config_class, raw, ())
     try:
         return draccus.decode(config_class, dict(raw))
@@ -301,6 +302,32 @@ def _yaml_value(text: str) -> Any:
         return yaml.load(text, Loader=_loader_for("."))
     except yaml.YAMLError as error:
         raise ConfigError(f"cannot read the value {text!r}: {error}.") from error
+
+
+def register_translation(cls: type, translate: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Let published configurations use keys that a class had once: ``translate(raw)`` gives today's keys.
+
+    It runs before keys are checked, on a copy of the mapping that fills ``cls``.
+    """
+    _TRANSLATIONS[cls] = translate
+
+
+_TRANSLATIONS: dict[type, Callable[[dict[str, Any]], dict[str, Any]]] = {}
+
+
+def _translate(config_class: Any, raw: Any, path: tuple[str, ...]) -> Any:
+    """Apply the registered translations to every mapping below ``raw``."""
+    target = _dataclass_in(config_class)
+    if target is None or not isinstance(raw, Mapping) or is_choice_type(target):
+        return raw
+    result = dict(raw)
+    if target in _TRANSLATIONS:
+        result = _TRANSLATIONS[target](result)
+    hints = typing.get_type_hints(target)
+    return {
+        key: _translate(hints[key], value, (*path, str(key))) if key in hints else value
+        for key, value in result.items()
+    }
 
 
 def _check_keys(config_class: Any, raw: Any, path: tuple[str, ...]) -> None:

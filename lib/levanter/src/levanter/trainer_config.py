@@ -7,11 +7,13 @@ from typing import Any
 import jax
 
 from levanter._env import run_id_from_environment
+from levanter._trainer.old_keys import translate_trainer
 from levanter._trainer.status_page import StatusPageConfig
 from levanter.callbacks.profiler import ProfilerConfig
 from levanter.callbacks.watch import WatchConfig
 from levanter.callbacks.watchdog import ProgressWatchdogConfig
 from levanter.checkpoint import CheckpointerConfig
+from levanter.config import register_translation
 from levanter.divergence import DivergenceConfig
 from levanter.errors import ConfigError
 from levanter.mesh import MeshConfig
@@ -212,3 +214,6 @@ class TrainerConfig:
                 "no accelerator was found; install a gpu or tpu extra, or set it to false.",
                 key="trainer.require_accelerator",
             )
+
+
+register_translation(TrainerConfig, translate_trainer)
