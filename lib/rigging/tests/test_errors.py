@@ -25,6 +25,7 @@ EXAMPLES = [
     errors.CredentialError("/x", "others may use it", "mode 0600", "Run chmod."),
     errors.TransportError("k8s://x", "a port"),
     errors.TransferBudgetExceeded(1, 2, 2, "gs://example-eu/x"),
+    errors.CrossRegionPathError("data.cache", "gs://example-eu/x", "eu", "us"),
     errors.TransferVerificationError("/a", "/b", "3 bytes", "2 bytes"),
     errors.UnsafePathError("../x", "it has the part '..'"),
     errors.ParquetFormatError("/x", "too short"),

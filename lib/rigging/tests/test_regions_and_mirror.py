@@ -1,5 +1,6 @@
 """Regions, the budget for reads between them, mirrored files, temporary space."""
 
+import dataclasses
 import json
 import os
 import threading
@@ -10,6 +11,7 @@ from rigging.data_config import DataConfig, parse_data_config, reset_data_config
 from rigging.errors import (
     ConfigError,
     ConfigNotFoundError,
+    CrossRegionPathError,
     StoragePathError,
     TransferBudgetExceeded,
     UnsafePathError,
@@ -17,6 +19,12 @@ from rigging.errors import (
 from rigging.filesystem import regions, transfer_budget
 from rigging.filesystem.mirror import Mirror
 from rigging.filesystem.prefix import marin_prefix, marin_region
+from rigging.filesystem.region_check import (
+    check_gcs_paths_same_region,
+    check_path_in_region,
+    collect_gcs_paths,
+    get_bucket_location,
+)
 from rigging.filesystem.storage_path import StoragePath
 from rigging.filesystem.temp_space import clean_temp, marin_temp_bucket
 from rigging.filesystem.transfer_budget import TransferBudget, is_cross_region_url, mirror_budget, record_transfer
@@ -350,3 +358,37 @@ def test_the_command_cleans_too(tmp_path, capsys):
     os.utime(str(old), (0, 0))
     assert main(["clean-temp", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["removed"] == [str(old)] and not old.exists()
+
+
+@dataclasses.dataclass
+class Settings:
+    cache: StoragePath
+    nested: dict
+
+
+def test_settings_that_name_another_region_are_found_by_name(monkeypatch):
+    config = [Settings(StoragePath("gs://b-us-central2/c"), {"eval": ["/local", "gs://b-europe-west4/e"], "n": 3})]
+    assert [where for where, _ in collect_gcs_paths(config)] == ["0.cache", "0.nested.eval.1"]
+    check_gcs_paths_same_region(config)
+    with pytest.raises(ConfigError, match="MARIN_REGION"):
+        check_gcs_paths_same_region(config, local_ok=False)
+    monkeypatch.setenv("MARIN_REGION", "us-central2")
+    with pytest.raises(CrossRegionPathError, match=r"0\.nested\.eval\.1.*Name a copy"):
+        check_gcs_paths_same_region(config, local_ok=False)
+    check_gcs_paths_same_region(config, skip_if_prefix_contains=("eval",))
+
+
+@pytest.mark.interop
+def test_a_store_tells_where_its_bucket_lies(gcs_bucket, s3_bucket):
+    from rigging.filesystem._adapters.s3 import s3_client
+
+    assert get_bucket_location(f"{gcs_bucket}/x") == "us-central1" and get_bucket_location(s3_bucket) == "us-east-1"
+    name = f"example-{os.urandom(4).hex()}"
+    s3_client().create_bucket(Bucket=name, CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
+    assert get_bucket_location(f"s3://{name}/x") == "eu-west-1"
+    with pytest.raises(CrossRegionPathError, match="'cache'"):  # the server puts every bucket into us-central1
+        check_path_in_region(f"{gcs_bucket}/x", "europe-west4", where="cache")
+    check_path_in_region(f"{gcs_bucket}/x", "us")
+    for url in ("gs://example-no-such-bucket", "s3://example-no-such-bucket"):
+        with pytest.raises(OSError, match="cannot tell where"):
+            get_bucket_location(url)

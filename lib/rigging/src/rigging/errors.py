@@ -26,6 +26,7 @@ also is, so code that knows nothing of rigging still does the right thing::
         ├── ConditionalWriteError     (OSError)        compare-and-swap lost: somebody else wrote first
         ├── UnsupportedConditionalWrite (NotImplementedError) this store cannot compare and swap
         ├── TransferBudgetExceeded    (RuntimeError)   a read from another region would pass the limit
+        ├── CrossRegionPathError      (ValueError)     a setting names data in another region
         ├── TransferVerificationError (OSError)        a copy does not hold what its source held
         ├── UnsafePathError           (ValueError)     a name in a manifest or archive would escape or clash
         ├── ParquetFormatError        (ValueError)     a file is not Parquet, or is broken
@@ -314,6 +315,20 @@ class TransferBudgetExceeded(StorageError, RuntimeError):
             f"cross-region read refused: path={path!r}, attempted={attempted} bytes, used={bytes_used} bytes; expected "
             f"at most {limit} bytes in this process. Read a copy in this region, raise MARIN_MIRROR_BUDGET_GB, or set "
             "MARIN_I_WILL_PAY_FOR_ALL_FEES=1."
+        )
+
+
+class CrossRegionPathError(StorageError, ValueError):
+    """A setting names data that lies in another region than the job."""
+
+    def __init__(self, where: str, path: str, region: str, expected_region: str) -> None:
+        self.where = where
+        self.path = path
+        self.region = region
+        self.expected_region = expected_region
+        super().__init__(
+            f"data in another region: setting={where!r}, path={path!r}, region={region!r}; expected "
+            f"{expected_region!r}. Name a copy in that region (rigging.filesystem.mirror makes one), or run there."
         )
 
 

@@ -60,3 +60,41 @@ def get_json(url: str, timeout_s: float) -> Any:
         return answer.json()
     except (GoogleAuthError, RequestException) as error:
         raise GoogleRequestError(0, type(error).__name__) from error
+
+
+def access_token() -> str:
+    """Return an access token of the application default credentials, renewed when its end is near.
+
+    Raises:
+        MissingExtraError: The extra ``secrets`` (or ``iap``) is not installed.
+        GoogleRequestError: There are no credentials, or Google gives no token.
+    """
+    credentials = _session().credentials
+    from google.auth.exceptions import GoogleAuthError
+    from google.auth.transport.requests import Request
+
+    try:
+        if not credentials.valid:
+            credentials.refresh(Request())
+    except GoogleAuthError as error:
+        raise GoogleRequestError(0, type(error).__name__) from error
+    return str(credentials.token)
+
+
+def identity_token(audience: str) -> str:
+    """Return an identity token for ``audience``: of a key file, or of the metadata server.
+
+    Raises:
+        MissingExtraError: The extra ``iap`` is not installed.
+        GoogleRequestError: There are no credentials that can make one, or Google gives none.
+    """
+    try:
+        from google.auth.exceptions import GoogleAuthError
+        from google.auth.transport.requests import Request
+        from google.oauth2 import id_token
+    except ImportError as error:
+        raise MissingExtraError("identity tokens for a Google proxy", "iap") from error
+    try:
+        return str(id_token.fetch_id_token(Request(), audience))
+    except GoogleAuthError as error:
+        raise GoogleRequestError(0, type(error).__name__) from error

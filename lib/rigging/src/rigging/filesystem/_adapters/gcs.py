@@ -139,3 +139,17 @@ def _failures() -> tuple[type[Exception], ...]:
 
 def _code(error: Exception) -> int:
     return int(getattr(error, "code", 0) or 0)
+
+
+def gcs_location(bucket: str) -> str:
+    """Return where a bucket lies, in lower case.
+
+    Raises:
+        MissingExtraError: The extra ``gcs`` is not installed.
+        OSError: The store does not say.
+    """
+    client = gcs_client()
+    try:
+        return str(client.get_bucket(bucket, timeout=_TIMEOUT_S).location).lower()
+    except _failures() as error:
+        raise OSError(f"cannot tell where gs://{bucket} lies: {error}") from error

@@ -115,6 +115,21 @@ def _client_failures() -> tuple[type[Exception], ...]:
     return (botocore.exceptions.ClientError, botocore.exceptions.BotoCoreError)
 
 
+def s3_location(bucket: str) -> str:
+    """Return the region of a bucket.
+
+    Raises:
+        MissingExtraError: The extra ``s3`` is not installed.
+        OSError: The store does not say.
+    """
+    client = s3_client()
+    try:
+        # The first region of all is called nothing.
+        return client.get_bucket_location(Bucket=bucket).get("LocationConstraint") or "us-east-1"
+    except client.exceptions.ClientError as error:
+        raise OSError(f"cannot tell where s3://{bucket} lies: {error}") from error
+
+
 def _code(error: Any) -> str:
     """Code of an error answer; empty where there was no answer (no credentials, no connection, a timeout)."""
     answer = getattr(error, "response", None)
