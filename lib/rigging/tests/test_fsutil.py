@@ -256,3 +256,23 @@ def test_progress_is_live_on_a_terminal_only(tmp_path, monkeypatch):
 def test_secrets_in_a_url_do_not_reach_the_screen(run):
     code, _, err = run("ls", "nonsense://user:hunter2hunter2@host/x")
     assert code == 2 and "hunter2" not in err
+
+
+COPY = "import sys; from rigging.fsutil.cli import main; print('go', flush=True); main(['cp', *sys.argv[1:]])"
+
+
+def test_a_copy_that_is_killed_leaves_the_target_as_it_was(tmp_path, python_child):
+    """The source is a pipe that never ends, so the copy is surely in the middle."""
+    pipe, target = tmp_path / "pipe", tmp_path / "target"
+    target.write_bytes(b"old")
+    os.mkfifo(pipe)
+    child = python_child(COPY, str(pipe), str(target))
+    assert child.line() == "go"
+    with open(pipe, "wb", buffering=0) as writing:
+        writing.write(BIG)
+        while not list(tmp_path.glob("target.tmp.*")):
+            assert child.process.poll() is None
+        child.kill()
+    assert target.read_bytes() == b"old"
+    (tmp_path / "source").write_bytes(b"new")
+    assert main(["cp", str(tmp_path / "source"), str(target)]) == 0 and target.read_bytes() == b"new"

@@ -6,6 +6,8 @@ here), and honours that of an upload only in the multipart form, which is what t
 
 import importlib.util
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -59,6 +61,13 @@ for n in range(int(sys.argv[2])):
     except ConditionalWriteError:
         pass
 print(*won)
+"""
+
+WRITE = """
+import sys
+from rigging.filesystem.storage_path import StoragePath
+StoragePath(sys.argv[1]).write_text("2")
+print("ok")
 """
 
 HOLD = """
@@ -231,3 +240,27 @@ def test_the_storage_verbs_are_the_same_everywhere(store_url):
     assert not (base / "a/one.txt").exists() and (base / "b/one.txt").read_text() == "ä1"
     base.rmtree()
     assert not (base / "b/one.txt").exists()
+
+
+def test_a_listing_shows_what_others_have_written_meanwhile(store_url, python_child):
+    folder = StoragePath(f"{store_url}/shared")
+    (folder / "one").write_text("1")
+    assert [entry.name for entry in folder.ls()] == ["one"]
+    assert python_child(WRITE, f"{folder}/two").line() == "ok"
+    assert [entry.name for entry in folder.ls()] == ["one", "two"]
+
+
+def test_what_the_user_configured_for_a_store_stands():
+    code = """
+from fsspec.config import conf
+conf["s3"] = {"listings_expiry_time": 60, "config_kwargs": {"read_timeout": 7}}
+from rigging.filesystem.storage_path import StoragePath
+try:
+    StoragePath("s3://example/x")._store
+except ImportError:
+    pass
+times = conf["s3"]["config_kwargs"]
+print(conf["s3"].get("use_listings_cache"), times["read_timeout"], times["connect_timeout"])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["None", "7", "30"]

@@ -16,22 +16,29 @@ from rigging.filesystem.transfer_budget import is_cross_region_url
 
 _EXTRAS: Final = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "hf": "hf"}
 _MD5_ETAG: Final = re.compile(r'"?([0-9a-f]{32})"?')
+_CONFIGURED: Final = (("s3", "s3a"), ("gs", "gcs"))
 _PART_BYTES: Final = 16 << 20
 # Without bounds a dead connection hangs a job for ever.
 _S3_CONFIG: Final = {"connect_timeout": 30, "read_timeout": 120, "retries": {"max_attempts": 5, "mode": "standard"}}
 
 
-def _options(scheme: str) -> dict[str, Any]:
-    """Settings that rigging wants, under those that the user's fsspec configuration holds."""
+def _configure(scheme: str) -> None:
+    """Set what rigging wants for a store, under what the user's fsspec configuration says.
+
+    It is set for the process and not for our own instances, so that ours are the ones that everybody gets: of two
+    instances, each would keep listings that the writes of the other have made wrong.
+    """
     from fsspec.config import conf
 
-    configured = conf.get(scheme, {})
-    options: dict[str, Any] = {}
-    if scheme in ("s3", "s3a", "gs", "gcs") and not {"use_listings_cache", "listings_expiry_time"} & set(configured):
-        options["use_listings_cache"] = False  # other processes write here too: a listing is old at once
-    if scheme in ("s3", "s3a"):
-        options["config_kwargs"] = _S3_CONFIG | configured.get("config_kwargs", {})
-    return options
+    family = next((names for names in _CONFIGURED if scheme in names), ())
+    if not family:
+        return
+    said = {key for name in family for key in conf.get(name, {})}
+    settings = conf.setdefault(family[0], {})
+    if not {"use_listings_cache", "listings_expiry_time"} & said:
+        settings["use_listings_cache"] = False  # other processes write here too: a listing is old at once
+    if family[0] == "s3":
+        settings["config_kwargs"] = _S3_CONFIG | settings.get("config_kwargs", {})
 
 
 class FsspecStore:
@@ -50,6 +57,7 @@ class FsspecStore:
         scheme = url.partition("://")[0]
         if scheme in ("gs", "gcs"):
             _env.quieten_gcsfs_for_emulator()
+        _configure(scheme)
         try:
             self._fs, _ = fsspec.url_to_fs(url, use_listings_cache=False)
         except ImportError as error:
