@@ -17,7 +17,7 @@ SCRIPT = "experiments/tutorials/train_tiny_model_cpu.py"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
-def run(store, *arguments, file_size_limit=None):
+def run(store, *arguments, file_size_limit=None, licence="CC0-1.0"):
     program = [str(Path(sys.executable).with_name("marin")), "run", SCRIPT, "--prefix", str(store), "--"]
 
     def limit():
@@ -26,7 +26,7 @@ def run(store, *arguments, file_size_limit=None):
 
     environment = {**os.environ, "MARIN_PROGRESS": "0", "ZEPHYR_MAX_WORKERS": "0"}
     done = subprocess.run(
-        [*program, "--scale", "smoke", *arguments],
+        [*program, "--scale", "smoke", *(["--licence", licence] if licence else []), *arguments],
         cwd=ROOT,
         env=environment,
         capture_output=True,
@@ -53,6 +53,16 @@ def test_a_source_that_is_not_there_is_refused_before_anything_is_written(tmp_pa
     assert done.returncode == 2
     assert message in done.stderr
     assert not (tmp_path / "store").exists()
+
+
+def test_text_whose_licence_nobody_knows_is_not_trained_on(tmp_path):
+    source = corpus(tmp_path / "in", good_lines(3))
+    done = run(tmp_path / "store", "--data", source, licence=None)
+    assert done.returncode == 3
+    assert f"the licence of {source} is unknown" in done.stderr and "-> tutorial/model@auto-" in done.stderr
+    assert "--licence" in done.stderr.partition("hint:")[2]
+    attempts = Ledger(str(tmp_path / "store")).attempts()
+    assert {(attempt.status, attempt.category) for attempt in attempts} == {("blocked", "gate")}
 
 
 def test_an_empty_file_is_a_recorded_failure_of_the_data(tmp_path):
