@@ -25,12 +25,17 @@ _UNMISTAKABLE = frozenset(
 )
 _KEY_PAIRS = frozenset({"api", "access", "private", "signing"})
 _PLACEHOLDER = re.compile(r"<[^<>]*>")
-# A superset of what the rules below find; nearly every recipe ends here.
-_HINTS = re.compile(
-    r"token|secret|passw|passphrase|pwd|auth|bearer|credential|session|cookie|key|signature|-----BEGIN|sk-|A[KS]IA|GOOG1"
-    r"|gh[pousr]_|github_pat|hf_|xox|hooks\.slack|eyJ|://[^/]*@",
-    re.IGNORECASE,
-)
+# Parts, in lower case, of everything that the rules below find; nearly every recipe holds none of them. Looked for one
+# by one, since that costs a tenth of one pattern with alternatives.
+_HINTS = (
+    "token secret passw passphrase pwd auth bearer credential session cookie key signature -----begin sk- akia asia "
+    "goog1 ghp_ gho_ ghu_ ghs_ ghr_ github_pat hf_ xox hooks.slack eyj"
+).split()
+
+
+def _may_hold_one(payload: str) -> bool:
+    text = payload.lower()
+    return any(hint in text for hint in _HINTS) or ("://" in text and "@" in text)
 
 
 def find_secret(payload: str) -> tuple[str, str] | None:
@@ -46,7 +51,7 @@ def find_secret(payload: str) -> tuple[str, str] | None:
         >>> find_secret('{"wandb":{"api_key":"env:WANDB_API_KEY"},"eos_token":"<eos>"}') is None
         True
     """
-    if _HINTS.search(payload) is None:
+    if not _may_hold_one(payload):
         return None
     for path, name, text in _texts(json.loads(payload), "", ""):
         if not text or is_secret_reference(text) or _PLACEHOLDER.fullmatch(text):
