@@ -52,7 +52,7 @@ def partition_spec(
 
 def named_sharding(leaf: Any, mapping: AxisMapping, mesh: Mesh) -> NamedSharding:
     """Sharding of a NamedArray (or replicated, for anything without names)."""
-    if isinstance(leaf, NamedArray):
+    if isinstance(leaf, NamedArray) and leaf.array is not None:
         names = [axis.name for axis in leaf.axes]
         return NamedSharding(mesh, partition_spec(names, leaf.array.shape, mapping, mesh))
     return NamedSharding(mesh, PartitionSpec())

@@ -33,8 +33,8 @@ from haliax import NamedArray
 
 from levanter.optim.composition import check_fractions, check_positive, single_group
 from levanter.optim.config import OptimizerConfig
-from levanter.optim.matrices import MatrixView, matrix_views
-from levanter.tree_paths import is_named, map_named, owner_classes, raw_array
+from levanter.optim.matrices import MatrixView, map_arrays, matrix_views
+from levanter.tree_paths import is_named, owner_classes, raw_array
 
 _HEAD_WISE = ("q_proj", "k_proj")
 
@@ -65,7 +65,7 @@ def scale_by_adam_mini(b1: float, b2: float, eps: float) -> optax.GradientTransf
             shape = [1 if d in blocks.get(name, ()) else size for d, size in enumerate(raw.shape)]
             return _like(leaf, jnp.zeros(shape, raw.dtype))
 
-        nu = map_named(second, params)
+        nu = map_arrays(second, params)
         return optax.ScaleByAdamState(jnp.zeros((), jnp.int32), optax.tree.zeros_like(params), nu)
 
     def update(grads: Any, state: optax.ScaleByAdamState, params: Any = None) -> tuple[Any, optax.ScaleByAdamState]:
@@ -78,9 +78,9 @@ def scale_by_adam_mini(b1: float, b2: float, eps: float) -> optax.GradientTransf
 
         count = optax.safe_increment(state.count)
         mu = optax.tree.update_moment(grads, state.mu, b1, 1)
-        nu = map_named(second, grads, state.nu)
+        nu = map_arrays(second, grads, state.nu)
         mu_hat, nu_hat = optax.tree.bias_correction(mu, b1, count), optax.tree.bias_correction(nu, b2, count)
-        updates = map_named(lambda _, m, v: _like(m, raw_array(m) / (jnp.sqrt(raw_array(v)) + eps)), mu_hat, nu_hat)
+        updates = map_arrays(lambda _, m, v: _like(m, raw_array(m) / (jnp.sqrt(raw_array(v)) + eps)), mu_hat, nu_hat)
         return updates, optax.ScaleByAdamState(count, mu, nu)
 
     return optax.GradientTransformation(init, update)

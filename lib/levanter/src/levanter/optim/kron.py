@@ -40,8 +40,8 @@ from levanter.errors import ConfigError
 from levanter.optim.blocks import BlockGrid, block_grid
 from levanter.optim.composition import check_fractions, check_positive, single_group
 from levanter.optim.config import OptimizerConfig
-from levanter.optim.matrices import MatrixView, matrix_views
-from levanter.tree_paths import is_named, map_named, raw_array
+from levanter.optim.matrices import MatrixView, map_arrays, matrix_views
+from levanter.tree_paths import is_named, raw_array
 
 _SIDES = ("left", "right")
 TINY = 1e-30
@@ -92,7 +92,7 @@ class KronConstants:
                 view = MatrixView(raw.shape, names, tuple(range(raw.ndim - 1)), (), tuple(range(raw.ndim))[-1:])
                 grids[name] = block_grid(view, None)
 
-        map_named(vector, params)
+        map_arrays(vector, params)
         return grids
 
     def is_triangular(self, grid: BlockGrid, side: str) -> bool:
@@ -126,7 +126,7 @@ def scale_by_kron(constants: KronConstants) -> optax.GradientTransformation:
         key, probe_key = jax.random.split(state.key)
         balance = refresh & ((state.refreshes + 1) % constants.balance_every == 0)
         blocks: dict[str, jax.Array] = {}
-        map_named(lambda name, moment: blocks.update({name: grids[name].split(raw_array(moment))}), mu_hat)
+        map_arrays(lambda name, moment: blocks.update({name: grids[name].split(raw_array(moment))}), mu_hat)
         old = {name: {side: raw_array(q) for side, q in sides.items()} for name, sides in state.factors.items()}
 
         def refresh_all(q: dict[str, dict[str, jax.Array]]) -> dict[str, dict[str, jax.Array]]:
@@ -141,7 +141,7 @@ def scale_by_kron(constants: KronConstants) -> optax.GradientTransformation:
             value = grids[name].join(clipped).astype(raw_array(moment).dtype)
             return NamedArray(value, moment.axes) if is_named(moment) else value
 
-        updates = map_named(step, mu_hat)
+        updates = map_arrays(step, mu_hat)
         due = jnp.where(refresh, owed - 1, owed)
         return updates, KronState(count, key, due, state.refreshes + refresh.astype(jnp.int32), mu, factors)
 

@@ -145,11 +145,11 @@ def matrix_views(params: Any, *, tables: bool = False) -> dict[str, MatrixView]:
     classes = owner_classes(params) if tables else {}
     for name, node in _owners(params):
         if isinstance(node, _LINEAR):
-            if is_named(node.weight):
+            if _has_array(node.weight):
                 full = f"{name}.weight" if name else "weight"
                 views[full] = _layer_view(node, full)
         elif is_named(node):
-            if len(node.axes) == 2 and "Embedding" in classes.get(name, ""):
+            if _has_array(node) and len(node.axes) == 2 and "Embedding" in classes.get(name, ""):
                 views[name] = MatrixView(node.array.shape, tuple(a.name for a in node.axes), (), (0,), (1,), name)
         elif getattr(node, "ndim", 0) >= 2:
             last = node.ndim - 1
@@ -179,13 +179,13 @@ def parameter_kinds(params: Any, *, adam_modules: str | Sequence[str] | None = N
         else:
             kinds[name] = Kind.TABLE if _TABLE.search(name) else Kind.MATRIX
 
-    map_named(visit, params)
+    map_arrays(visit, params)
     return kinds
 
 
 def label_tree(params: Any, labels: Callable[[str], str]) -> Any:
     """A tree of labels for :func:`optax.partition`, one per NamedArray or raw array."""
-    return map_named(lambda name, leaf: labels(name), params)
+    return map_arrays(lambda name, leaf: labels(name), params)
 
 
 def map_matrices(fn: Callable[..., Any], views: dict[str, MatrixView], tree: Any, *rest: Any) -> Any:
@@ -200,7 +200,17 @@ def map_matrices(fn: Callable[..., Any], views: dict[str, MatrixView], tree: Any
         value = fn(views[name], raw_array(leaf), *[raw_array(other) for other in others])
         return NamedArray(value, leaf.axes) if is_named(leaf) else value
 
-    return map_named(apply, tree, *rest)
+    return map_arrays(apply, tree, *rest)
+
+
+def map_arrays(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:
+    """:func:`levanter.tree_paths.map_named` over the leaves that hold an array; named leaves that hold none (weights
+    frozen beside an adapter) pass unchanged."""
+    return map_named(lambda name, leaf, *others: fn(name, leaf, *others) if _has_array(leaf) else leaf, tree, *rest)
+
+
+def _has_array(leaf: Any) -> bool:
+    return leaf is not None and raw_array(leaf) is not None
 
 
 def _owners(params: Any) -> Iterator[tuple[str, Any]]:

@@ -32,9 +32,9 @@ import optax
 
 from levanter.optim.composition import check_fractions, check_positive, decay_and_rate, grouped
 from levanter.optim.config import OptimizerConfig
-from levanter.optim.matrices import Kind, MatrixView, map_matrices, matrix_views
+from levanter.optim.matrices import Kind, MatrixView, map_arrays, map_matrices, matrix_views
 from levanter.optim.newton_schulz import check_coefficients, newton_schulz
-from levanter.tree_paths import is_named, map_named, raw_array
+from levanter.tree_paths import is_named, raw_array
 
 
 class NamoState(NamedTuple):
@@ -92,7 +92,7 @@ def namo(learning_rate: Any, constants: NamoConstants) -> optax.GradientTransfor
             value = constants.momentum2 * raw_array(old) + (1 - constants.momentum2) * square
             nu[name] = type(old)(value, old.axes) if is_named(old) else value
 
-        map_named(second, grads)
+        map_arrays(second, grads)
 
         def step(view: MatrixView, moment: jax.Array, p: jax.Array) -> jax.Array:
             m = view.matrices(moment).astype(jnp.float32)

@@ -39,8 +39,8 @@ from levanter.errors import ConfigError
 from levanter.optim.blocks import BlockGrid, block_grid
 from levanter.optim.composition import check_fractions, check_positive, single_group
 from levanter.optim.config import OptimizerConfig
-from levanter.optim.matrices import matrix_views
-from levanter.tree_paths import is_named, map_named, raw_array
+from levanter.optim.matrices import map_arrays, matrix_views
+from levanter.tree_paths import is_named, raw_array
 
 
 class SoapState(NamedTuple):
@@ -95,7 +95,7 @@ def scale_by_soap(constants: SoapConstants) -> optax.GradientTransformation:
             factors[name] = {side: grid.name(value) for side, value in squares.items()}
             bases[name] = {side: grid.name(value) for side, value in squares.items()}
 
-        map_named(visit, params)
+        map_arrays(visit, params)
         return SoapState(jnp.zeros((), jnp.int32), optax.tree.zeros_like(params), nu, factors, bases)
 
     def update(grads: Any, state: SoapState, params: Any = None) -> tuple[Any, SoapState]:
@@ -120,7 +120,7 @@ def scale_by_soap(constants: SoapConstants) -> optax.GradientTransformation:
             bases[name] = {side: grid.name(value) for side, value in new.bases.items()}
             return _like(grad, grid.join(blocks).astype(raw_array(grad).dtype))
 
-        updates = map_named(step, grads, mu)
+        updates = map_arrays(step, grads, mu)
         return updates, SoapState(optax.safe_increment(seen), mu, nu, factors, bases)
 
     return optax.GradientTransformation(init, update)
