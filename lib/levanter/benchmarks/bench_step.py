@@ -5,7 +5,9 @@ which other load on the machine hardly moves. The rival is the best program we k
 scan over layers, remat that keeps matrix products, a custom linear backward in storage order, heads before positions,
 donated buffers. Prints one JSON line; ``value`` is ours / raw for C1 (and C2 unless ``--smoke``).
 
-    python lib/levanter/benchmarks/bench_step.py [--smoke] [--steps N] [--only c1|c2]
+    python lib/levanter/benchmarks/bench_step.py [--smoke] [--steps N] [--only c1|c2] [--torch PYTHON]
+
+``--torch`` names the interpreter of an environment with PyTorch, whose eager step (``torch_rival.py``) is interleaved.
 
 C1: 4 layers, 4 heads, D 128, S 64, batch 12, V 65. C2: 6 layers, 6 heads, D 384, S 256, batch 4, V 65.
 """
@@ -16,8 +18,10 @@ import argparse
 import functools
 import json
 import os
+import pathlib
 import platform
 import statistics
+import subprocess
 import sys
 import time
 
@@ -148,8 +152,28 @@ def raw_params(model):
     }
 
 
-def compare(name, steps):
-    """Interleave both programs; return milliseconds of CPU time per step of each."""
+class Torch:
+    """The PyTorch rival's process, or nothing."""
+
+    def __init__(self, python, shape):
+        self.process, self.version = None, "not measured"
+        if python:
+            command = [python, str(pathlib.Path(__file__).with_name("torch_rival.py")), json.dumps(shape)]
+            self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            self.version = self.process.stdout.readline().strip()
+
+    def step_ms(self):
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return float(self.process.stdout.readline())
+
+    def close(self):
+        if self.process is not None:
+            self.process.communicate()
+
+
+def compare(name, steps, torch_python=None):
+    """Interleave the programs; return milliseconds of CPU time per step of each."""
     shape = SHAPES[name]
     config = LlamaConfig(
         max_seq_len=shape["length"], hidden_dim=shape["embed"], intermediate_dim=shape["mlp"],
@@ -165,7 +189,8 @@ def compare(name, steps):
     opt_state = raw_optimizer.init(params)
     axes = (Axis("batch", shape["batch"]), Axis("position", shape["length"]))
     rng = np.random.default_rng(0)
-    times = {"ours": [], "raw": []}
+    times = {"ours": [], "raw": [], "torch": []}
+    torch = Torch(torch_python, shape)
     gap = 0.0
     for index in range(steps + 3):
         tokens = jnp.asarray(rng.integers(0, shape["vocab"], (shape["batch"], shape["length"])), jnp.int32)
@@ -183,9 +208,14 @@ def compare(name, steps):
         if index >= 3:
             times["ours"].append(1e3 * (middle - start))
             times["raw"].append(1e3 * (end - middle))
+        if torch.process is not None:
+            milliseconds = torch.step_ms()
+            if index >= 3:
+                times["torch"].append(milliseconds)
+    torch.close()
     if gap > 1e-4:
         raise SystemExit(f"the programs differ: case={name}, relative loss gap={gap}")
-    return times, gap
+    return times, gap, torch.version
 
 
 def main():
@@ -193,11 +223,12 @@ def main():
     parser.add_argument("--smoke", action="store_true")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--only", choices=sorted(SHAPES))
+    parser.add_argument("--torch", help="interpreter of an environment with PyTorch")
     args = parser.parse_args()
     cases = [args.only] if args.only else ["c1"] if args.smoke else ["c1", "c2"]
     report = {}
     for name in cases:
-        times, gap = compare(name, 3 if args.smoke else args.steps)
+        times, gap, torch_version = compare(name, 3 if args.smoke else args.steps, args.torch)
         ratios = [a / b for a, b in zip(times["ours"], times["raw"], strict=True)]
         report[name] = {
             "ours_ms": min(times["ours"]),
@@ -206,6 +237,11 @@ def main():
             "ratio_median": statistics.median(ratios),
             "loss_gap": gap,
         }
+        if times["torch"]:
+            report[name] |= {
+                "torch_ms": min(times["torch"]),
+                "ours_over_torch": min(times["ours"]) / min(times["torch"]),
+            }
     first = report[cases[0]]
     result = {
         "name": "train_step_ours_over_raw_jax",
@@ -217,6 +253,7 @@ def main():
         "load_average": os.getloadavg()[0],
         "rival": "raw jax",
         "rival_version": jax.__version__,
+        "torch_version": torch_version,
         "cases": report,
     }
     json.dump(result, sys.stdout, sort_keys=True)
