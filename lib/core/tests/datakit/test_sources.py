@@ -2,7 +2,10 @@
 
 import pytest
 from marin.datakit.errors import SourceSyntaxError
-from marin.datakit.sources import Source, SourceKind, parse_source, stdlib_source
+from marin.datakit.sources import HUB_LICENCES, Source, SourceKind, parse_source, stdlib_source
+from marin.execution.fingerprint import canonical_payload
+from marin.policy import declared_sources
+from marin.policy.spdx import accepts, is_licence_id
 
 
 def test_the_standard_library_is_known_with_its_version_and_licence():
@@ -27,3 +30,27 @@ def test_a_hub_data_set_without_a_revision_means_main():
 def test_anything_else_is_refused_with_the_forms_that_work(argument):
     with pytest.raises(SourceSyntaxError, match="'path:GLOB' or 'hf:ID"):
         parse_source(argument)
+
+
+def test_what_no_policy_knows_is_no_term_of_a_source():
+    with pytest.raises(ValueError, match="allowed_uses"):
+        Source(SourceKind.PATH, "x", allowed_uses=("trian",))
+    with pytest.raises(ValueError, match="pii_risk"):
+        Source(SourceKind.PATH, "x", pii_risk="some")
+
+
+def test_what_a_source_says_reaches_the_policy():
+    source = Source(
+        SourceKind.HUGGING_FACE, "acme/exam", "main", "MIT", ("eval",), "exam@1", "reviewed", "https://example.org"
+    )
+    (terms,) = declared_sources(canonical_payload({"source": source}), step="raw")
+    assert terms.label == source.label and terms.licence == "MIT" and terms.allowed_uses == ("eval",)
+    assert (terms.eval_suite, terms.pii_risk, terms.evidence) == ("exam@1", "reviewed", "https://example.org")
+
+
+def test_licences_of_the_hub_are_known_and_the_caller_goes_over_them():
+    assert parse_source("hf:roneneldan/TinyStories").licence == "CDLA-Sharing-1.0"
+    vouched = parse_source("hf:roneneldan/TinyStories", licence="MIT")
+    assert (vouched.licence, vouched.terms_url) == ("MIT", "")
+    assert parse_source("hf:example/unheard-of").licence == "LicenseRef-unknown"
+    assert all(accepts(expression, is_licence_id) for expression in HUB_LICENCES.values())

@@ -15,6 +15,8 @@ from enum import StrEnum
 from glob import glob
 
 from marin.datakit.errors import SourceNotFoundError, SourceSyntaxError
+from marin.policy.spdx import UNKNOWN_LICENCE
+from marin.policy.terms import PII_RISKS, USES
 
 JSONL_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".json", ".json.gz", ".json.zst")
 PARQUET_SUFFIXES = (".parquet",)
@@ -39,12 +41,30 @@ class Source:
         location: ``python-3.12.1`` for the standard library, a glob for files, a data set id for the hub.
         revision: Commit, tag or version of the data; empty where the source has none.
         licence: SPDX expression, or ``LicenseRef-unknown`` when nobody has said.
+        allowed_uses: What the provider allows of ``train``, ``eval``, ``redistribute``; None when the licence alone
+            decides.
+        eval_suite: Evaluation suite that it is (a part of); no training step may then be made from it.
+        pii_risk: ``none``, ``reviewed`` or ``unknown``: whether somebody looked for personal data.
+        terms_url: Where the terms can be read.
+    Raises:
+        ValueError: A use or a risk that no policy knows.
     """
 
     kind: SourceKind
     location: str
     revision: str = ""
-    licence: str = "LicenseRef-unknown"
+    licence: str = UNKNOWN_LICENCE
+    allowed_uses: tuple[str, ...] | None = None
+    eval_suite: str = ""
+    pii_risk: str = "unknown"
+    terms_url: str = ""
+
+    def __post_init__(self) -> None:
+        unknown = [use for use in self.allowed_uses or () if use not in USES]
+        if unknown:
+            raise ValueError(f"bad source: allowed_uses={unknown}; expected some of {', '.join(USES)}.")
+        if self.pii_risk not in PII_RISKS:
+            raise ValueError(f"bad source: pii_risk={self.pii_risk!r}; expected one of {', '.join(PII_RISKS)}.")
 
     @property
     def label(self) -> str:
@@ -66,7 +86,22 @@ def stdlib_source() -> Source:
         'PSF-2.0'
     """
     version = ".".join(str(part) for part in sys.version_info[:3])
-    return Source(SourceKind.STDLIB, "python", version, "PSF-2.0")
+    return Source(SourceKind.STDLIB, "python", version, "PSF-2.0", terms_url="https://docs.python.org/3/license.html")
+
+
+HUB_LICENCES = {
+    "HuggingFaceFW/fineweb": "ODC-By-1.0",
+    "HuggingFaceFW/fineweb-edu": "ODC-By-1.0",
+    "Salesforce/wikitext": "CC-BY-SA-3.0 OR GFDL-1.3-or-later",
+    "allenai/c4": "ODC-By-1.0",
+    "allenai/dolma": "ODC-By-1.0",
+    "mlfoundations/dclm-baseline-1.0": "CC-BY-4.0",
+    "openai/gsm8k": "MIT",
+    "cais/mmlu": "MIT",
+    "roneneldan/TinyStories": "CDLA-Sharing-1.0",
+    "wikimedia/wikipedia": "CC-BY-SA-3.0 OR GFDL-1.3-or-later",
+}
+"""Licences that data sets of the hub state on their pages, by id; what the caller vouches for goes over them."""
 
 
 def parse_source(argument: str, *, licence: str | None = None) -> Source:
@@ -74,7 +109,8 @@ def parse_source(argument: str, *, licence: str | None = None) -> Source:
 
     Args:
         argument: ``stdlib``, ``path:GLOB`` or ``hf:ID[@REVISION]`` (the revision defaults to ``main``).
-        licence: SPDX expression that the caller vouches for; the standard library's own is known.
+        licence: SPDX expression that the caller vouches for; that of the standard library and of the data sets in
+            ``HUB_LICENCES`` is known.
     Returns:
         The source it names.
     Raises:
@@ -84,17 +120,21 @@ def parse_source(argument: str, *, licence: str | None = None) -> Source:
         'b08601e'
         >>> parse_source("path:data/*.jsonl").location
         'data/*.jsonl'
+        >>> parse_source("hf:roneneldan/TinyStories").licence
+        'CDLA-Sharing-1.0'
     """
     if argument == SourceKind.STDLIB:
         return stdlib_source()
     scheme, separator, rest = argument.partition(":")
-    terms = licence or "LicenseRef-unknown"
     if separator and rest and scheme == SourceKind.PATH:
-        return Source(SourceKind.PATH, rest, licence=terms)
+        return Source(SourceKind.PATH, rest, licence=licence or UNKNOWN_LICENCE)
     if separator and scheme == SourceKind.HUGGING_FACE:
         location, _, revision = rest.partition("@")
         if location:
-            return Source(SourceKind.HUGGING_FACE, location, revision or "main", terms)
+            stated = HUB_LICENCES.get(location, "")
+            page = f"https://huggingface.co/datasets/{location}" if stated and not licence else ""
+            terms = licence or stated or UNKNOWN_LICENCE
+            return Source(SourceKind.HUGGING_FACE, location, revision or "main", terms, terms_url=page)
     raise SourceSyntaxError(argument)
 
 

@@ -38,7 +38,7 @@ from typing import Any
 from marin.errors import PolicyError
 from marin.policy.rules import RULES, KindRules, Policy, Waiver
 from marin.policy.spdx import accepts, is_licence_id
-from marin.policy.terms import USES, SourceTerms
+from marin.policy.terms import PII_RISKS, USES, SourceTerms
 
 POLICY_FILE = "policy.toml"
 FORMAT = 1
@@ -48,7 +48,6 @@ _KIND = ("allow", "deny", "protect_eval", "require")
 _REQUIRE = ("decon", "pii")
 _SOURCE = ("ref", "licence", "allowed_uses", "eval_suite", "pii_risk", "evidence")
 _WAIVER = ("ref", "rule", "reason", "by", "expires", "step")
-_PII = ("none", "reviewed", "unknown")
 
 
 def load_policy(path: str | None = None, *, default: bool = False) -> Policy:
@@ -170,7 +169,7 @@ class _Reader:
         for use in uses or ():
             self._one_of(use, USES, f"{key}.allowed_uses")
         pii = table.get("pii_risk", "unknown")
-        self._one_of(pii, _PII, f"{key}.pii_risk")
+        self._one_of(pii, PII_RISKS, f"{key}.pii_risk")
         return SourceTerms(
             label=values["ref"],
             licence=values["licence"],

@@ -24,6 +24,7 @@ from typing import Any
 from marin.policy.spdx import UNKNOWN_LICENCE
 
 USES = ("train", "eval", "redistribute")
+PII_RISKS = ("none", "reviewed", "unknown")
 
 
 @dataclass(frozen=True, kw_only=True)
