@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from marin.datakit.artifacts import ConsolidatedData
+from marin.datakit.artifacts import ConsolidatedData, NormalizedData
 from marin.errors import RecordNotFoundError
 from marin.execution import Artifact, ArtifactStep, run
 from marin.ledger import Ledger
@@ -259,6 +259,30 @@ def test_a_command_is_shown_as_a_person_types_it(command, typed):
 def test_there_has_to_be_something_to_audit(store):
     with pytest.raises(RecordNotFoundError):
         audit_view(store, "nothing")
+
+
+def test_losses_are_counted_by_source_where_documents_name_theirs(tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+
+    def stage(name, kind, sources, deps=()):
+        def body(config):
+            folder = os.path.join(config["out"], "outputs", "main")
+            os.makedirs(folder)
+            pq.write_table(pa.table({"id": list(sources), "source": sources}), os.path.join(folder, "part-0.parquet"))
+            return kind
+
+        build = lambda ctx: {"out": ctx.output_path, "in": [ctx.artifact_path(dep) for dep in deps]}
+        return ArtifactStep(
+            name, "2026.12.01", artifact_type=type(kind), run=body, build_config=build, deps=tuple(deps)
+        )
+
+    normal = stage("normal", NormalizedData(num_documents=5), ["web", "web", "web", "code", "code"])
+    kept = ConsolidatedData(num_documents={"train": 3}, num_bytes={"train": 3}, num_dropped_duplicates=2)
+    corpus = stage("corpus", kept, ["web", "code", "code"], [normal])
+    assert run(corpus, prefix=str(tmp_path)).ok
+    first, second = audit_view(Ledger(str(tmp_path)), "corpus", options=options()).losses
+    assert first.by_source == {"web": {"documents": 3}, "code": {"documents": 2}}
+    assert second.by_source == {"code": {"documents": 2, "lost": 0}, "web": {"documents": 1, "lost": 2}}
 
 
 # ---- the page --------------------------------------------------------------------------------------------------------

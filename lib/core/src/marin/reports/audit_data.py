@@ -8,6 +8,7 @@ from typing import Any
 from marin.policy.judgement import Judgement
 from marin.policy.rules import Policy
 from marin.policy.terms import declared_suites
+from marin.reports._adapters.source_counts import count_by_source
 from marin.reports.audit_lineage import Ancestor
 from marin.reports.audit_view import DecontaminationLine, LossLine, MaterialLine
 from marin.reports.data_loss import loss_row
@@ -81,8 +82,13 @@ def decontamination_lines(
 
 
 def loss_lines(lineage: Sequence[Ancestor], judgement: Judgement) -> list[LossLine]:
-    """What every curation stage handed on and lost, with the sources that reach it."""
+    """What every curation stage handed on and lost, with the sources that reach it.
+
+    Stages that keep a ``source`` column are counted by source; what one lost of a source is the difference to the stage
+    before it.
+    """
     reaching: dict[str, dict[str, None]] = {}
+    counted: dict[str, dict[str, int]] = {}
     lines = []
     for step in lineage:
         own = {terms.label: None for terms in judgement.sources.get(step.label, ())}
@@ -92,8 +98,10 @@ def loss_lines(lineage: Sequence[Ancestor], judgement: Judgement) -> list[LossLi
         row = loss_row(step.label, step.record) if step.record is not None else None
         if row is None:
             continue
-        result = (step.record.result if step.record is not None else None) or {}
-        by_source = result.get("by_source")
+        here = counted[step.label] = count_by_source(step.path)
+        before = max(
+            (counted.get(label, {}) for label, _ in step.inputs), key=lambda item: sum(item.values()), default={}
+        )
         lines.append(
             LossLine(
                 step=step.label,
@@ -101,7 +109,18 @@ def loss_lines(lineage: Sequence[Ancestor], judgement: Judgement) -> list[LossLi
                 documents=row.documents,
                 bytes=row.text_bytes,
                 lost=dict(row.lost),
-                by_source=by_source if isinstance(by_source, dict) else {},
+                by_source=_by_source(here, before),
             )
         )
     return lines
+
+
+def _by_source(here: Mapping[str, int], before: Mapping[str, int]) -> dict[str, dict[str, int]]:
+    if not here:
+        return {}
+    found: dict[str, dict[str, int]] = {}
+    for source in [*here, *(source for source in before if source not in here)]:
+        found[source] = {"documents": here.get(source, 0)}
+        if source in before:
+            found[source]["lost"] = before[source] - here.get(source, 0)
+    return found

@@ -113,7 +113,7 @@ class LossLine:
         documents: Documents it handed on.
         bytes: UTF-8 bytes of their text.
         lost: Count by reason.
-        by_source: Where the stage counts by source: counts by source label.
+        by_source: Where the output keeps a ``source`` column: ``documents`` handed on and ``lost``, by source.
     """
 
     step: str

@@ -1,0 +1,1 @@
+"""The only place of the reports where heavy packages are imported."""
