@@ -271,7 +271,9 @@ def test_losses_are_counted_by_source_where_documents_name_theirs(tmp_path):
             pq.write_table(pa.table({"id": list(sources), "source": sources}), os.path.join(folder, "part-0.parquet"))
             return kind
 
-        build = lambda ctx: {"out": ctx.output_path, "in": [ctx.artifact_path(dep) for dep in deps]}
+        def build(ctx):
+            return {"out": ctx.output_path, "in": [ctx.artifact_path(dep) for dep in deps]}
+
         return ArtifactStep(
             name, "2026.12.01", artifact_type=type(kind), run=body, build_config=build, deps=tuple(deps)
         )
