@@ -7,7 +7,7 @@ import urllib.request
 
 import pytest
 from levanter._checkpoint.policy import Retention
-from levanter._trainer.status_page import RunStatus, StatusPageConfig, StatusServer, redact, render_page
+from levanter.callbacks.status_page import RunStatus, StatusPageConfig, StatusServer, redact, render_page
 from levanter.errors import ConfigError
 from levanter.throughput import ThroughputMeter, WorkPerExample
 from rigging.timing import ManualClock

@@ -22,8 +22,6 @@ import jax
 from rigging.timing import Clock, SystemClock
 
 from levanter._checkpoint import processes
-from levanter._checkpoint.commit import commit
-from levanter._checkpoint.commit import delete_checkpoint as delete_checkpoint
 from levanter._checkpoint.discovery import CheckpointCandidate as CheckpointCandidate
 from levanter._checkpoint.discovery import discover_checkpoint_candidates as discover_checkpoint_candidates
 from levanter._checkpoint.discovery import discover_latest_checkpoint as discover_latest_checkpoint
@@ -36,6 +34,8 @@ from levanter._checkpoint.layout import (
     read_metadata,
 )
 from levanter._checkpoint.policy import KeepEvery, Retention, SaveSituation, decide, validate_keep
+from levanter._commit import commit
+from levanter._commit import delete_checkpoint as delete_checkpoint
 from levanter.errors import (
     CheckpointCorruptError,
     CheckpointError,

@@ -34,9 +34,9 @@ from levanter._checkpoint.policy import Retention
 from levanter._trainer.failures import failure_summary
 from levanter._trainer.program import keep_program
 from levanter._trainer.reporter import Pending, Reporter
-from levanter._trainer.status_page import RunStatus, StatusServer
 from levanter.callbacks.core import Hook, MetricsHook, StepInfo
 from levanter.callbacks.profiler import Profiler
+from levanter.callbacks.status_page import RunStatus, StatusServer
 from levanter.callbacks.watchdog import ProgressWatchdog
 from levanter.checkpoint import (
     Checkpointer,

@@ -7,9 +7,9 @@ from typing import Any
 import jax
 
 from levanter._env import run_id_from_environment
-from levanter._trainer.old_keys import translate_trainer
-from levanter._trainer.status_page import StatusPageConfig
+from levanter._old_keys import translate_trainer
 from levanter.callbacks.profiler import ProfilerConfig
+from levanter.callbacks.status_page import StatusPageConfig
 from levanter.callbacks.watch import WatchConfig
 from levanter.callbacks.watchdog import ProgressWatchdogConfig
 from levanter.checkpoint import CheckpointerConfig

@@ -9,8 +9,8 @@ from typing import Any
 import jax
 from rigging.progress import Progress
 
-from levanter._trainer.status_page import RunStatus
 from levanter.callbacks.core import MetricsHook
+from levanter.callbacks.status_page import RunStatus
 from levanter.callbacks.watch import WatchConfig, unpack_watched
 from levanter.callbacks.watchdog import ProgressWatchdog
 from levanter.divergence import DivergenceState, judge
