@@ -1,5 +1,7 @@
 """Learning-rate schedules: published examples, and bounds for every shape."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -50,11 +52,52 @@ def test_cycles_by_list_and_by_length_agree():
 
 
 @pytest.mark.parametrize(
-    "bad", [{"warmup": -0.1}, {"warmup": 1.5}, {"cycles": [50, 40]}, {"cycles": 2, "cycle_length": 10}]
+    "bad",
+    [
+        {"warmup": -0.1},
+        {"warmup": 1.5},
+        {"cycles": [50, 40]},
+        {"cycles": 2, "cycle_length": 10},
+        {"warmup": 101},
+        {"decay": 200},
+        {"rewarmup": 500, "cycles": 2},
+        {"min_lr_ratio": 1.5},
+    ],
 )
 def test_impossible_schedules_are_refused(bad):
     with pytest.raises(ConfigError):
         AdamConfig(**bad).lr_scheduler(100)
+
+
+def test_a_warm_up_longer_than_the_run_names_both_numbers():
+    with pytest.raises(ConfigError, match=r"warmup=101 steps, num_train_steps=100; .*give a fraction"):
+        AdamConfig(warmup=101).lr_scheduler(100)
+    with pytest.raises(ConfigError, match="num_train_steps=0"):
+        AdamConfig().lr_scheduler(0)
+
+
+def shape_oracle(name: str, t: float, T: float, peak: float, m: float, warmup: int) -> float:
+    """Every shape from its formula, in Python floats, at its defaults."""
+    return {
+        "constant": lambda: peak,
+        "cosine": lambda: m + (peak - m) * 0.5 * (1 + math.cos(math.pi * t / T)),
+        "linear": lambda: peak + (m - peak) * t / T,
+        "polynomial": lambda: m + (peak - m) * (1 - t / T) ** 2,
+        "inv_sqrt": lambda: max(m, peak * min(1.0, 1 / math.sqrt(max(t + warmup, 1) / 1e4))),
+        "inv": lambda: max(m, peak * min(1.0, 1 / ((peak / m - 1) * max(t, 1) / T + 1))),
+        "inv_sqrt_decay": lambda: max(m, peak / math.sqrt(1 + 28.6 * t / T)),
+        "power": lambda: min(peak, 512 * 4.6 * (max(t, 1) * 512 * 4096) ** -0.51),
+    }[name]()
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_shape_follows_its_formula(name):
+    """Warm-up 10, plateau to 50, decay over 50 steps, 1e-6 relative."""
+    config = AdamConfig(learning_rate=0.02, warmup=10, decay=50, min_lr_ratio=0.1, lr_schedule=name)
+    got = np.asarray(config.lr_scheduler(100)(np.arange(101)))
+    expected = [0.02 * s / 10 for s in range(10)] + [0.02] * 40
+    expected += [shape_oracle(name, s, 50.0, 0.02, 0.002, 10) for s in range(51)]
+    np.testing.assert_allclose(got, expected, rtol=2e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", SHAPES)

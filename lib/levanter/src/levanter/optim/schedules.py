@@ -166,13 +166,15 @@ def build_schedule(spec: ScheduleShape, peak: float, num_train_steps: int) -> Sc
         A function from the 0-based step (int or array) to a float32 rate.
 
     Raises:
-        ConfigError: fractions above the cycle, non-integer step counts, or cycles that leave the run.
+        ConfigError: a warm-up or decay of more steps than the run has, non-integer step counts, cycles that leave the
+            run, or a run without steps.
 
     Example:
         >>> fn = build_schedule(ScheduleShape(warmup=2, decay_shape=Linear(), min_lr_ratio=0.0), 1.0, 10)
         >>> [round(float(fn(s)), 3) for s in (0, 1, 2, 6)]
         [0.0, 0.5, 1.0, 0.5]
     """
+    _check_fits(spec, num_train_steps)
     floor = peak * spec.min_lr_ratio
     pieces: list[tuple[int, Callable[[jax.Array], jax.Array]]] = []
     previous = 0.0
@@ -202,6 +204,23 @@ def build_schedule(spec: ScheduleShape, peak: float, num_train_steps: int) -> Sc
         return rate
 
     return schedule
+
+
+def _check_fits(spec: ScheduleShape, num_train_steps: int) -> None:
+    if num_train_steps < 1:
+        raise ConfigError(f"num_train_steps={num_train_steps}; expected at least 1.", key="trainer.num_train_steps")
+    for name, value in (("warmup", spec.warmup), ("rewarmup", spec.rewarmup), ("decay", spec.decay or 0)):
+        if value > 1 and value > num_train_steps:
+            raise ConfigError(
+                f"{name}={value:g} steps, num_train_steps={num_train_steps}; expected {name} <= num_train_steps. "
+                "Shorten it, train longer, or give a fraction of the run (at most 1).",
+                key=f"optimizer.{name}",
+            )
+    if not 0 <= spec.min_lr_ratio <= 1:
+        raise ConfigError(
+            f"min_lr_ratio={spec.min_lr_ratio}; expected 0 <= min_lr_ratio <= 1: it is a fraction of the peak.",
+            key="optimizer.min_lr_ratio",
+        )
 
 
 def cycle_bounds(spec: ScheduleShape, num_train_steps: int) -> list[tuple[int, int]]:
