@@ -13,7 +13,7 @@ from marin._cli.common import ScriptCommand
 from marin._cli.problems import print_error, reported
 from marin._cli.publishing.cli import case, golden, reports
 from marin._cli.stores.cli import ledger, replicate
-from marin._cli.trust.cli import audit, hypotheses, keygen, sign, verify
+from marin._cli.trust.cli import audit, hypotheses, keygen, policy, sign, verify
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -56,7 +56,8 @@ def _run(script: str, **values: Any) -> None:
 
 
 for _command in (
-    ls, show, why, failures, diff, verify, hypotheses, audit, keygen, sign, reports, case, golden, replicate, ledger
+    ls, show, why, failures, diff, verify, hypotheses, audit, policy, keygen, sign, reports, case, golden, replicate,
+    ledger,
 ):  # fmt: skip
     marin.add_command(_command)
 

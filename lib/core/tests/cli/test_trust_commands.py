@@ -187,7 +187,43 @@ def test_bad_input_is_a_message_with_a_hint_and_exit_code_two(marin, prefix, arg
     assert code == 2 and message in err and "hint:" in err and out == ""
 
 
-@pytest.mark.parametrize("command", ["keygen", "sign", "audit", "hypotheses"])
+def test_the_policy_in_force_is_shown_and_a_file_checked(marin, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = marin("policy")
+    assert code == 0 and out.startswith("default policy (") and "PSF-2.0" in out and "gsm8k" in out
+    (tmp_path / "mine.toml").write_text(
+        'format = 1\n[kinds.train]\nallow = ["MIT"]\nrequire = { decon = ["exam"] }\n[[waiver]]\nref = "web"\n'
+        'rule = "licence"\nreason = "r"\nby = "Ada"\nexpires = 2020-01-01\n'
+    )
+    code, out, _ = marin("policy", "mine.toml")
+    assert code == 0 and "decontaminated against exam" in out and "by Ada OVER since 2020-01-01" in out
+    shown = json.loads(marin("policy", "mine.toml", "--json")[1])
+    assert shown["kinds"]["train"]["allow"] == ["MIT"] and shown["waivers"][0]["holds"] is False
+    (tmp_path / "mine.toml").write_text("format = 1\n[kind.train]\n")
+    code, out, err = marin("policy", "mine.toml")
+    assert code == 2 and "did you mean 'kinds'" in err and out == ""
+
+
+def test_a_waiver_that_nothing_needs_is_told_by_the_plan(marin, trial, prefix, tmp_path):
+    (tmp_path / "policy.toml").write_text(
+        'format = 1\n[kinds.train]\nallow = ["MIT"]\n[[waiver]]\nref = "old"\nrule = "licence"\nreason = "r"\n'
+        'by = "Ada"\nexpires = 2099-01-01\n'
+    )
+    assert "nothing here needs the waiver of licence for old by Ada" in marin("run", trial(), "--plan")[1]
+
+
+def test_a_threshold_inside_the_interval_of_a_result_leaves_a_claim_open(marin, trial, prefix):
+    script = trial()
+    with open(script) as file:
+        text = file.read()
+    text = text.replace("loss: float\n", "loss: float\n    spread: tuple[float, float]\n")
+    text = text.replace('Model(loss=config["lr"])', 'Model(loss=config["lr"], spread=(0.4, 0.6))')
+    with open(script, "w") as file:
+        file.write(text.replace("threshold=0.5,", 'threshold=0.5, interval="spread",'))
+    assert "hypothesis low: inconclusive (0.25)" in marin("run", script)[2]
+
+
+@pytest.mark.parametrize("command", ["keygen", "sign", "audit", "hypotheses", "policy"])
 def test_every_command_has_help_with_examples(marin, command):
     code, out, _ = marin(command, "--help")
     assert code == 0 and "Examples:" in out and "--json" in out

@@ -43,7 +43,7 @@ def plan_json(graph: StepGraph, forced: Sequence[str], report: GateReport) -> di
         }
         for spec in graph.steps
     ]
-    return {"steps": steps, "policy": report.policy}
+    return {"steps": steps, "policy": report.policy, "policy_notes": list(report.notes)}
 
 
 def plan_lines(graph: StepGraph, forced: Sequence[str], report: GateReport) -> list[str]:
@@ -59,6 +59,7 @@ def plan_lines(graph: StepGraph, forced: Sequence[str], report: GateReport) -> l
     licences = sorted({item for spec in graph.terminals for item in report.clearances[spec].licences})
     made_of = f"what is wanted is made of {', '.join(licences)}" if licences else "no source is declared"
     lines.append(f"   policy: {report.policy} refuses nothing; {made_of}")
+    lines += [f"   note: {note}" for note in report.notes]
     waivers = {str(w): w for spec in graph.steps for w in report.clearances[spec].waivers}
     for waiver in waivers.values():
         lines.append(f"   waived: {waiver['rule']} of {waiver['ref']} by {waiver['by']} until {waiver['expires']}")

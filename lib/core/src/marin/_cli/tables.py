@@ -122,6 +122,25 @@ def claim_rows(claims: Iterable[Claim]) -> list[list[str]]:
     return rows
 
 
+def policy_lines(policy: dict[str, Any]) -> list[str]:
+    """The page of ``marin policy``."""
+    lines = [policy["policy"]]
+    for name, rules in policy["kinds"].items():
+        asks = [f"decontaminated against {', '.join(rules['decon'])}"] if rules["decon"] else []
+        asks += ["reviewed for personal data"] if rules["pii"] else []
+        asks += ["no evaluation sets"] if rules["protect_eval"] else []
+        lines.append(f"  {name:<13} from {', '.join(rules['allow'])}" + (f"; {'; '.join(asks)}" if asks else ""))
+        lines += [f"                never {', '.join(rules['deny'])}"] if rules["deny"] else []
+    lines.append(f"  protected     {', '.join(policy['eval_sets']) or 'no evaluation sets'}")
+    lines += [f"  source        {item['label']}  {item['licence']}" for item in policy["sources"]]
+    for waiver in policy["waivers"]:
+        state = "until" if waiver["holds"] else "OVER since"
+        lines.append(
+            f"  waived        {waiver['rule']} of {waiver['ref']} by {waiver['by']} {state} {waiver['expires']}"
+        )
+    return lines
+
+
 def audit_lines(view: "AuditView", output: str | None) -> list[str]:
     """The page of ``marin audit`` on a terminal."""
     lines = [f"{'verified  ' if view.ok else 'UNVERIFIED'}  {view.step}  {len(view.lineage)} steps"]

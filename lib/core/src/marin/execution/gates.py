@@ -75,11 +75,13 @@ class GateReport:
         policy: Name and digest of the policy, for records.
         refusals: Why the plan is refused; empty when it passes.
         clearances: What is known about each step.
+        notes: What its author should know, such as waivers that nothing needs.
     """
 
     policy: str
     refusals: tuple[Refusal, ...] = ()
     clearances: Mapping[StepSpec, Clearance] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 PlanGate = Callable[[StepGraph], GateReport]

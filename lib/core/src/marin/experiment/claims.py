@@ -34,12 +34,13 @@ def check_hypotheses(hypotheses: Sequence[Hypothesis], specs: Iterable[StepSpec]
             hint = f"Did you mean {close[0]!r}?" if close else f"Steps: {', '.join(sorted(types)[:12])}."
             raise UsageError(f"{where} step={hypothesis.step!r} is no step of this graph.", hint=hint)
         fields = [item.name for item in dataclasses.fields(types[hypothesis.step]) if item.name != "path"]  # pyrefly: ignore[bad-argument-type]
-        if hypothesis.metric.partition(".")[0] not in fields:
-            shown = ", ".join(fields) or "none"
-            raise UsageError(
-                f"{where} the result of {hypothesis.step!r} has no field {hypothesis.metric!r}; fields: {shown}.",
-                hint="Name a number among the declared fields of the step's artifact class.",
-            )
+        for metric in filter(None, (hypothesis.metric, hypothesis.interval)):
+            if metric.partition(".")[0] not in fields:
+                shown = ", ".join(fields) or "none"
+                raise UsageError(
+                    f"{where} the result of {hypothesis.step!r} has no field {metric!r}; fields: {shown}.",
+                    hint="Name a number among the declared fields of the step's artifact class.",
+                )
 
 
 def declare_hypotheses(prefix: str, hypotheses: Sequence[Hypothesis]) -> list[str]:
@@ -89,19 +90,36 @@ def conclude_hypotheses(prefix: str, hypotheses: Sequence[Hypothesis], summary: 
             continue
         evidence = (outcome.step,)
         earlier = known[hypothesis.experiment].verdicts if hypothesis.experiment in known else ()
-        value = _value(outcome.path, hypothesis.metric) if outcome.ok else None
+        value = _number(_field(outcome.path, hypothesis.metric)) if outcome.ok else None
         same = [verdict for verdict in earlier if verdict.evidence == evidence and verdict.value == value]
         if same:
             verdicts.append(same[-1])
         else:
-            verdicts.append(conclude(ledger, hypothesis.experiment, value, evidence=evidence, fallback=hypothesis))
+            interval = _interval(outcome.path, hypothesis.interval) if outcome.ok else None
+            verdict = conclude(
+                ledger, hypothesis.experiment, value, interval=interval, evidence=evidence, fallback=hypothesis
+            )
+            verdicts.append(verdict)
     return verdicts
 
 
-def _value(path: str, metric: str) -> float | None:
-    """A number in the result of an output."""
+def _field(path: str, name: str) -> Any:
+    """A field in the result of an output."""
     record = read_record(path)
     value: Any = record.result if record is not None else None
-    for part in metric.split("."):
+    for part in name.split("."):
         value = value.get(part) if isinstance(value, dict) else None
+    return value
+
+
+def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _interval(path: str, name: str) -> tuple[float, float] | None:
+    """The confidence interval in the result of an output, where the hypothesis names one."""
+    value = _field(path, name) if name else None
+    numbers = [_number(item) for item in value] if isinstance(value, list | tuple) else []
+    if len(numbers) != 2 or numbers[0] is None or numbers[1] is None:
+        return None
+    return numbers[0], numbers[1]

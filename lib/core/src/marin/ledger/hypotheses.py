@@ -53,6 +53,8 @@ class Hypothesis:
         stop_rule: When it ends, in words.
         step: Name of the step whose result holds the metric as a field (``a.b`` reaches into one); empty when the
             caller of ``conclude`` brings the number.
+        interval: Field of that result with the confidence interval of the metric, two numbers; empty when there is
+            none, and then no verdict is inconclusive.
     """
 
     experiment: str
@@ -64,6 +66,7 @@ class Hypothesis:
     budget: str = ""
     stop_rule: str = ""
     step: str = ""
+    interval: str = ""
 
     def __post_init__(self) -> None:
         """Check that the claim can be decided.

@@ -41,6 +41,10 @@ def policy_gate(policy: Policy | str | None = None, *, clock: Clock | None = Non
             policy=rules.label,
             refusals=judgement.refusals,
             clearances={spec: judgement.clearances[spec.label] for spec in graph.steps},
+            notes=tuple(
+                f"nothing here needs the waiver of {waiver.rule} for {waiver.ref} by {waiver.by}"
+                for waiver in judgement.unused
+            ),
         )
 
     return gate

@@ -1,5 +1,6 @@
 """What a policy says, as plain data."""
 
+import dataclasses
 import datetime as dt
 import functools
 from collections.abc import Mapping
@@ -103,3 +104,22 @@ class Policy:
     def rules_for(self, kind: str) -> KindRules | None:
         """Rules for a kind of step; None when nothing restricts it (plain data processing never is)."""
         return (self.kinds.get(kind) or self.kinds.get("default")) if kind else None
+
+    def to_json(self, today: dt.date) -> dict[str, Any]:
+        """JSON object for ``--json``; waivers say whether they still hold."""
+        return {
+            "policy": self.label,
+            "kinds": {
+                name: {
+                    "allow": sorted(rules.allow),
+                    "deny": sorted(rules.deny),
+                    "protect_eval": rules.protect_eval,
+                    "decon": list(rules.decon),
+                    "pii": rules.pii,
+                }
+                for name, rules in self.kinds.items()
+            },
+            "eval_sets": {suite: list(sources) for suite, sources in self.eval_sets.items()},
+            "sources": [dataclasses.asdict(terms) for terms in self.sources.values()],
+            "waivers": [{**waiver.to_json(), "holds": waiver.holds(today)} for waiver in self.waivers],
+        }

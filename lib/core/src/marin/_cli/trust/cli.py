@@ -45,6 +45,31 @@ def hypotheses(prefix: str | None, as_json: bool, experiment: str | None) -> Non
 
 @click.command()
 @JSON
+@click.argument("file", required=False)
+def policy(as_json: bool, file: str | None) -> None:
+    """Check a policy FILE, or show the policy in force: ./policy.toml, else the shipped one.
+
+    \b
+    Examples:
+      marin policy
+      marin policy policy.toml --json
+    """
+    import datetime as dt
+
+    from marin._cli.tables import policy_lines
+    from marin.policy.policy_file import load_policy
+
+    with reported():
+        found = load_policy(file)
+        today = dt.datetime.now(dt.UTC).date()
+        if as_json:
+            echo_json(found.to_json(today))
+        else:
+            click.echo("\n".join(policy_lines(found.to_json(today))))
+
+
+@click.command()
+@JSON
 @click.argument("path")
 def keygen(as_json: bool, path: str) -> None:
     """Make an Ed25519 key pair: PATH, which only you may read, and PATH.pub to pass around (needs the extra `sign`).
