@@ -1,6 +1,7 @@
-"""Local tasks and actor calls: fray beside multiprocessing.Pool and concurrent.futures, interleaved in one run.
+"""Tasks and actor calls on this machine: fray beside multiprocessing.Pool, concurrent.futures and Ray, in one run.
 
 Work: a no-op that returns its argument. Every system first proves that it returns the same list; then rounds alternate.
+Where Ray is installed (the extra ``ray``), it takes part twice: alone, and under fray's Ray backend.
 
 usage: python lib/fray/benchmarks/bench_local_tasks.py [--smoke] [--workers N]
 Prints one JSON line. Rates are tasks per second (median of rounds); ``cold`` is the time from nothing to the first
@@ -9,6 +10,9 @@ result.
 
 import argparse
 import concurrent.futures
+import contextlib
+import importlib
+import importlib.util
 import json
 import multiprocessing
 import multiprocessing.pool
@@ -16,8 +20,9 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 
-from fray import Entrypoint, JobRequest, LocalClient
+from fray import Client, Entrypoint, JobRequest, LocalClient, connect_backend
 from rigging.provenance import environment_report
 
 
@@ -38,7 +43,7 @@ class Counter:
         return self.value
 
 
-def run_fray(client: LocalClient, round_name: str, count: int) -> list[int]:
+def run_fray(client: Client, round_name: str, count: int) -> list[int]:
     jobs = [client.submit(JobRequest(f"{round_name}-{n}", Entrypoint.from_callable(echo, (n,)))) for n in range(count)]
     return [job.result() for job in jobs]
 
@@ -73,6 +78,37 @@ def cold_futures() -> None:
         assert run_futures(executor, 1) == [0]
 
 
+class RayRival:
+    """Ray itself, with as many cores as the others have workers; its own words, not fray's."""
+
+    def __init__(self, workers: int) -> None:
+        ray = self.ray = importlib.import_module("ray")
+        self.workers = workers
+        self.task = ray.remote(num_cpus=1)(echo)
+
+    def start(self) -> None:
+        self.ray.init(
+            "local",
+            num_cpus=self.workers,
+            object_store_memory=80 << 20,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="CRITICAL",
+        )
+
+    def run(self, count: int) -> list[int]:
+        return self.ray.get([self.task.remote(n) for n in range(count)])
+
+    def cold(self) -> None:
+        """From nothing to the first result, as the others are measured."""
+        self.start()
+        assert self.run(1) == [0]
+
+    def counter(self) -> Callable[[], int]:
+        handle = self.ray.remote(num_cpus=0)(Counter).remote()
+        return lambda: self.ray.get(handle.add.remote(1))
+
+
 def call_us(call: Callable[[], object], count: int) -> float:
     return seconds(lambda: [call() for _ in range(count)]) / count * 1e6
 
@@ -80,37 +116,67 @@ def call_us(call: Callable[[], object], count: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--smoke", action="store_true", help="a few seconds")
+    parser.add_argument("--no-ray", action="store_true", help="leave Ray out")
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
-    rounds, count = (3, 200) if options.smoke else (9, 1000)
+    rounds, count = (3, 200) if options.smoke else (7, 1000)
     spawn = multiprocessing.get_context("spawn")
-    rates: dict[str, list[float]] = {"fray": [], "multiprocessing_pool": [], "process_pool_executor": []}
     colds: dict[str, list[float]] = {"fray": [], "multiprocessing_pool": [], "process_pool_executor": []}
-    across: list[float] = []
-    inside: list[float] = []
     for _ in range(rounds):
         for name, operation in zip(colds, (cold_fray, cold_pool, cold_futures), strict=True):
             colds[name].append(seconds(operation) * 1e3)
-    with (
-        LocalClient(max_workers=options.workers) as client,
-        LocalClient(mode="thread") as threads,
-        spawn.Pool(options.workers) as pool,
-        concurrent.futures.ProcessPoolExecutor(options.workers, mp_context=spawn) as executor,
-    ):
-        expected = list(range(50))
-        # Also warms every worker; the outputs must be equal before anything is timed.
-        assert run_fray(client, "w", 50) == run_pool(pool, 50) == run_futures(executor, 50) == expected
+    with contextlib.ExitStack() as stack:
+        client = stack.enter_context(LocalClient(max_workers=options.workers))
+        threads = stack.enter_context(LocalClient(mode="thread"))
+        pool = stack.enter_context(spawn.Pool(options.workers))
+        executor = stack.enter_context(concurrent.futures.ProcessPoolExecutor(options.workers, mp_context=spawn))
+        tasks: dict[str, Callable[[str, int], list[int]]] = {
+            "fray": lambda label, n: run_fray(client, label, n),
+            "multiprocessing_pool": lambda label, n: run_pool(pool, n),
+            "process_pool_executor": lambda label, n: run_futures(executor, n),
+        }
         remote = client.create_actor(Counter, name="remote")
         local = threads.create_actor(Counter, name="local")
-        assert remote.add(1) == local.add(1) == 1
-        for number in range(rounds):
-            rates["fray"].append(count / seconds(lambda number=number: run_fray(client, f"r{number}", count)))
-            rates["multiprocessing_pool"].append(count / seconds(lambda: run_pool(pool, count)))
-            rates["process_pool_executor"].append(count / seconds(lambda: run_futures(executor, count)))
-            across.append(call_us(lambda: remote.add(1), count))
-            inside.append(call_us(lambda: local.add(1), count))
+        calls: dict[str, Callable[[], int]] = {
+            "fray_across_processes": lambda: remote.add(1),
+            "fray_in_process": lambda: local.add(1),
+        }
+        if not options.no_ray and importlib.util.find_spec("ray") is not None:
+            rival = RayRival(options.workers)
+            colds["ray"] = [seconds(rival.cold) * 1e3]  # once: it takes seconds
+            stack.callback(rival.ray.shutdown)
+            on_ray = connect_backend("ray")
+            stack.callback(on_ray.shutdown)
+            tasks["ray"] = lambda label, n: rival.run(n)
+            tasks["fray_on_ray"] = lambda label, n: run_fray(on_ray, label, n)
+            handle = on_ray.create_actor(Counter, name="on-ray")
+            calls["ray"] = rival.counter()
+            calls["fray_on_ray"] = lambda: handle.add(1)
+        result = measure(tasks, calls, rounds, count)
+    for name, times in colds.items():
+        result[f"{name}_cold_ms"] = round(statistics.median(times), 1)
+    print(json.dumps(result, sort_keys=True))
+
+
+def measure(
+    tasks: dict[str, Callable[[str, int], list[int]]], calls: dict[str, Callable[[], int]], rounds: int, count: int
+) -> dict[str, object]:
+    """Prove equal outputs (which also warms every worker), then time rounds in turn."""
+    outputs = {name: run("warm", 50) for name, run in tasks.items()}
+    assert all(output == list(range(50)) for output in outputs.values()), outputs
+    assert all(call() == 1 for call in calls.values())
+    rates: dict[str, list[float]] = {name: [] for name in tasks}
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for number in range(rounds):
+        for name, run in tasks.items():
+            rates[name].append(count / seconds(lambda run=run, number=number: run(f"r{number}", count)))
+        for name, call in calls.items():
+            times[name].append(call_us(call, count))
     quartiles = statistics.quantiles(rates["fray"], n=4)
     report = environment_report()
+    versions = [f"multiprocessing and concurrent.futures of Python {platform.python_version()}, spawn"]
+    if "ray" in tasks:
+        versions.append(f"ray {version('ray')}")
     result: dict[str, object] = {
         "name": "local_tasks_warm",
         "value": round(statistics.median(rates["fray"])),
@@ -119,14 +185,11 @@ def main() -> None:
         "n": rounds * count,
         "machine": f"{report['cpu']} x{report['cpu_count']}",
         "lock_hash": report["lock_digest"],
-        "rival_version": f"multiprocessing and concurrent.futures of Python {platform.python_version()}, spawn",
-        "actor_call_across_processes_us": round(statistics.median(across), 1),
-        "actor_call_in_process_us": round(statistics.median(inside), 1),
+        "rival_version": "; ".join(versions),
     }
-    for name in rates:
-        result[f"{name}_tasks_per_s"] = round(statistics.median(rates[name]))
-        result[f"{name}_cold_ms"] = round(statistics.median(colds[name]), 1)
-    print(json.dumps(result, sort_keys=True))
+    result |= {f"{name}_tasks_per_s": round(statistics.median(values)) for name, values in rates.items()}
+    result |= {f"{name}_actor_call_us": round(statistics.median(values), 1) for name, values in times.items()}
+    return result
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ import pytest
 PUBLIC = """
 ANY_REGION ActorConfig ActorContext ActorFuture ActorGroup ActorHandle ActorOperation ActorUnavailableError
 BackendMissingError BackendNotFoundError CallCancelledError Client ClientClosedError CpuConfig
-EndpointNotFoundError EndpointTakenError Entrypoint EnvironmentConfig FrayError GpuConfig HostedActor
-JobAlreadyExists JobFailed JobHandle JobRequest JobRequestError JobStatus LocalClient PortNotFoundError
+EndpointNotFoundError EndpointTakenError Entrypoint EnvironmentConfig EnvironmentSetupError FrayError GpuConfig
+HostedActor JobAlreadyExists JobFailed JobHandle JobRequest JobRequestError JobStatus LocalClient PortNotFoundError
 RemoteError ResourceConfig SerializationError TpuConfig cancel_requested connect_backend create_environment
 current_actor current_client job_port set_current_client wait_all
 """.split()

@@ -9,6 +9,7 @@ from fray import errors
 EXAMPLES = [
     errors.FrayError("anything; expected nothing. Do so."),
     errors.JobRequestError("name", "a b", "text without blanks"),
+    errors.EnvironmentSetupError(["nothing"], "uv is not on PATH"),
     errors.SerializationError("the entrypoint", "TypeError: a lock"),
     errors.BackendNotFoundError("cloud", ["local"]),
     errors.BackendMissingError("ray", "marin-fray[ray]"),

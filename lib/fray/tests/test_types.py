@@ -83,8 +83,8 @@ def test_the_current_client_nests_and_is_one_per_process():
 
 
 def test_what_the_local_backend_cannot_give_is_refused(process_client):
-    for environment in (create_environment(docker_image="img"), create_environment(pip_packages=["x"])):
-        with pytest.raises(JobRequestError, match="local backend"):
+    for environment in (create_environment(docker_image="img"), create_environment(extras=["no-such-extra"])):
+        with pytest.raises(JobRequestError, match="local backend|extras that the pyproject"):
             process_client.submit(JobRequest("a", NOTHING, environment=environment))
 
 

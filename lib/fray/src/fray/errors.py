@@ -4,6 +4,7 @@ Each class also is the builtin that fits it::
 
     FrayError
     ├── JobRequestError         (ValueError)      a job, environment or actor description that cannot be
+    ├── EnvironmentSetupError   (RuntimeError)    the packages of an environment cannot be installed
     ├── SerializationError      (TypeError)       something cannot travel to another process
     ├── BackendNotFoundError    (LookupError)     no backend of that name is installed
     ├── BackendMissingError     (ImportError)     the backend's extra is not installed
@@ -46,6 +47,18 @@ class JobRequestError(FrayError, ValueError):
         self.value = value
         self.expected = expected
         super().__init__(f"bad request: {field}={value!r}; expected {expected}. {remedy}")
+
+
+class EnvironmentSetupError(FrayError, RuntimeError):
+    """The packages that an environment names cannot be installed."""
+
+    def __init__(self, requirements: list[str], reason: str) -> None:
+        self.requirements = requirements
+        self.reason = reason
+        super().__init__(
+            f"cannot install packages: requirements={requirements}, {reason}; expected uv to install them. "
+            "Install uv (pip install uv), check the names, or install them in the driver's environment."
+        )
 
 
 class SerializationError(FrayError, TypeError):

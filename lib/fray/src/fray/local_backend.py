@@ -25,6 +25,8 @@ from fray._local.hosting import host_in_process
 from fray._local.hub import get_hub
 from fray._local.pool import JobRun, ProcessPool
 from fray._local.threads import ThreadActorGroup, ThreadRunner
+from fray._overlay import VARIABLE as OVERLAY_VARIABLE
+from fray._overlay import overlay, requirements_of
 from fray._requests import check_group, pack_call, same_fingerprint
 from fray.client import HostedActor
 from fray.endpoints import FOLDER_VARIABLE, EndpointFolder, new_endpoint, wait_for_endpoint
@@ -94,6 +96,7 @@ class LocalClient:
         Raises:
             JobAlreadyExists: A live job has this name and runs something else, or ``adopt_existing`` is false.
             JobRequestError: The environment asks for what this machine cannot give.
+            EnvironmentSetupError: Its packages cannot be installed.
             SerializationError: The callable or its arguments cannot be pickled (process mode).
             ClientClosedError: The client was shut down.
         """
@@ -323,14 +326,13 @@ def _surroundings(
         return environ, None
     if environment.docker_image is not None:
         raise JobRequestError("docker_image", environment.docker_image, "none on the local backend")
-    if environment.pip_packages:
-        raise JobRequestError(
-            "pip_packages",
-            list(environment.pip_packages),
-            "none on the local backend, which shares the driver's environment",
-            "Install them in the driver's environment.",
-        )
-    return environ | dict(environment.env_vars), environment.workspace
+    environ |= environment.env_vars
+    requirements = requirements_of(environment)
+    if requirements:
+        folder = environ[OVERLAY_VARIABLE] = overlay(requirements)
+        before = environ.get("PYTHONPATH")
+        environ["PYTHONPATH"] = f"{folder}{os.pathsep}{before}" if before else folder  # for commands
+    return environ, environment.workspace
 
 
 def _shutdown_open_clients() -> None:

@@ -57,7 +57,7 @@ class EnvironmentConfig:
     Args:
         workspace: Folder that the task starts in.
         docker_image: Image to run in instead; not for the local backend.
-        pip_packages: Extra packages; not for the local backend, which shares the driver's environment.
+        pip_packages: Extra packages, installed with uv before the first job that names them.
         env_vars: Variables on top of the backend's own.
         extras: Extras of the workspace's project to install.
     Raises:

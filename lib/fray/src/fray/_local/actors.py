@@ -158,7 +158,7 @@ class ProcessActorGroup:
         member.child = Child(
             self._hub,
             self._guardian,
-            worker_command(),
+            worker_command(spec.environ),
             spec.environ,
             spec.cwd,
             with_socket=True,

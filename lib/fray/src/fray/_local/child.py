@@ -20,6 +20,7 @@ from fray._local.frames import FrameReader, Kind, send_frame
 from fray._local.guardian import MARK_VARIABLE, kill_quietly, marked_processes
 from fray._local.hub import Hub
 from fray._logs import LogTail
+from fray._overlay import VARIABLE
 
 logger = logging.getLogger(__name__)
 
@@ -28,13 +29,15 @@ _FALLBACK_POLL_S: Final = 0.05
 _SEND_INLINE_BYTES: Final = 65_536
 
 
-def worker_command() -> list[str]:
+def worker_command(environ: Mapping[str, str]) -> list[str]:
     """Return the command of a child that speaks frames; the descriptor of its socket is appended.
 
     The driver's search path goes along, so whatever the driver can import the child can. ``-P`` keeps the current
     folder from shadowing modules before that.
     """
     path = [entry if entry else os.getcwd() for entry in sys.path]
+    if VARIABLE in environ:
+        path.insert(0, environ[VARIABLE])
     code = f"import sys; sys.path[:] = {path!r}; from fray._local.worker_main import main; main(sys.argv)"
     return [sys.executable, "-P", "-u", "-c", code, str(os.getpid())]
 

@@ -170,7 +170,7 @@ class ProcessPool:
         return self._spawn_worker(run.environ, run.cwd)
 
     def _spawn_worker(self, environ: Mapping[str, str], cwd: str | None) -> Child:
-        return self._spawn(worker_command(), environ, cwd, with_socket=True)
+        return self._spawn(worker_command(environ), environ, cwd, with_socket=True)
 
     def _spawn(self, command: list[str] | tuple[str, ...], environ: Mapping[str, str], cwd: str | None, *,
                with_socket: bool) -> Child:  # fmt: skip
