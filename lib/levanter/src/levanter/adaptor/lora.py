@@ -49,13 +49,13 @@ class LoraConfig:
         True
     """
 
-    target_modules: str | Sequence[str] | None = None
+    target_modules: list[str] | str | None = None
     r: int = 8
     alpha: float = 8.0
     dropout: float = 0.0
     zero_init_b: bool = False
     a_init_mode: str = "zero"
-    exclude_modules: Sequence[str] | None = None
+    exclude_modules: list[str] | None = None
 
     def __post_init__(self) -> None:
         if self.r < 1:

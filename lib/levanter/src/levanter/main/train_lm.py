@@ -18,9 +18,11 @@ import jax
 from haliax import Axis
 
 from levanter import config as levanter_config
+from levanter.adaptor.lora import LoraConfig, loraize, unwrap_lora_modules
 from levanter.callbacks.core import StepInfo
 from levanter.checkpoint import latest_checkpoint_path, load_checkpoint
-from levanter.compat.hf_checkpoints import load_hf_checkpoint, save_hf_checkpoint
+from levanter.compat.hf_checkpoints import load_hf_checkpoint, read_hf_config, save_hf_checkpoint
+from levanter.compat.peft import save_merged_hf_model, save_peft_pretrained
 from levanter.data.text.config import DirectDatasetComponent, LmDataConfig
 from levanter.errors import (
     CheckpointError,
@@ -33,6 +35,7 @@ from levanter.errors import (
     TrackerError,
     TrainingError,
 )
+from levanter.models.decoder import DecoderConfig
 from levanter.models.llama import LlamaConfig
 from levanter.models.lm_model import LmConfig, count_parameters
 from levanter.models.loss import next_token_loss
@@ -70,6 +73,9 @@ class TrainLmConfig:
         hf_save_path: Export the model there, in ``step-<n>`` folders.
         hf_save_steps: Updates between exports; the last step is always exported.
         hf_save_dtype: Dtype of exported weights; None keeps the parameter dtype.
+        lora: Train adapters of this kind and freeze the rest; None trains everything.
+        peft_save_path: Export the adapters there, in ``step-<n>`` folders that ``peft`` reads.
+        merged_hf_save_path: Export the model with its adapters folded in, in ``step-<n>`` folders.
     """
 
     data: LmDataConfig = field(default_factory=LmDataConfig)
@@ -87,6 +93,9 @@ class TrainLmConfig:
     hf_save_path: str | None = None
     hf_save_steps: int | None = 10_000
     hf_save_dtype: str | None = None
+    lora: LoraConfig | None = None
+    peft_save_path: str | None = None
+    merged_hf_save_path: str | None = None
 
     def __post_init__(self) -> None:
         sources = [
@@ -102,6 +111,13 @@ class TrainLmConfig:
             raise ConfigError(f"{' and '.join(sources)} are all set; expected at most one.", key=sources[1])
         if self.use_hf_model_config and self.initialize_from_hf is None:
             raise ConfigError("needs initialize_from_hf to be set.", key="use_hf_model_config")
+        if self.lora is not None and self.hf_save_path is not None:
+            raise ConfigError(
+                "exports a plain model; with lora set peft_save_path or merged_hf_save_path.", key="hf_save_path"
+            )
+        if self.lora is None and (self.peft_save_path or self.merged_hf_save_path):
+            key = "peft_save_path" if self.peft_save_path else "merged_hf_save_path"
+            raise ConfigError("needs lora to be set.", key=key)
 
     @property
     def sequence_length(self) -> int:
@@ -157,13 +173,14 @@ def train(config: TrainLmConfig, *, progress: bool = True, cancel: threading.Eve
     ) as trainer:
         trainer.tracker.log_hyperparameters(_hparams(config))
         train_set = config.data.train_set(Pos, trainer.batch_schedule, key=data_key)
-        state = trainer.initial_state(training_key, model_init=lambda: config.model.build(Vocab, key=model_key))
+        state = trainer.initial_state(
+            training_key, model_init=lambda: _adapt(config, config.model.build(Vocab, key=model_key))
+        )
         if int(state.step) == 0:
             state = _initialize_from(config, state)
         for name, dataset in config.data.validation_sets(Pos).items():
             trainer.add_eval_hook(dataset, name)
-        if config.hf_save_path is not None:
-            _add_export_hook(trainer, config)
+        _add_export_hooks(trainer, config)
         _log_shape(trainer, config, state.model)
         outcome = trainer.train(state, trainer.data_loader(train_set))
         steps = int(outcome.state.step)
@@ -249,18 +266,21 @@ def _log_shape(trainer: Trainer, config: TrainLmConfig, model: Any) -> None:
 def _with_hf_shape(config: TrainLmConfig) -> TrainLmConfig:
     if not config.use_hf_model_config or config.initialize_from_hf is None:
         return config
-    shape, _ = load_hf_checkpoint(config.initialize_from_hf)
-    return dataclasses.replace(config, model=shape)
+    return dataclasses.replace(config, model=read_hf_config(config.initialize_from_hf))
 
 
 def _initialize_from(config: TrainLmConfig, state: Any) -> Any:
     """Replace fresh weights, or the whole fresh state, by those of another run."""
     if config.initialize_from_hf is not None:
-        _, model = load_hf_checkpoint(config.initialize_from_hf, config=_llama(config))
-        return _with_model(state, model)
+        _, model = load_hf_checkpoint(config.initialize_from_hf, config=_decoder(config))
+        rows = state.model.Vocab.size
+        if model.Vocab.size != rows:  # exports pad the embedding; the tokenizer says how many rows mean something
+            model = model.resize_vocab(rows, key=jax.random.PRNGKey(config.trainer.seed))
+        return _with_model(state, _adapt(config, model))
     if config.initialize_model_from_checkpoint_path is not None:
         path = latest_checkpoint_path(config.initialize_model_from_checkpoint_path)
-        return _with_model(state, load_checkpoint(state.model, path, subpath="model"))
+        base = load_checkpoint(unwrap_lora_modules(state.model), path, subpath="model")
+        return _with_model(state, _adapt(config, base))
     if config.initialize_from_checkpoint_path is not None:
         path = latest_checkpoint_path(config.initialize_from_checkpoint_path)
         loaded = load_checkpoint(state, path)
@@ -291,23 +311,47 @@ def _reset_counts(opt_state: Any) -> Any:
     return visit(opt_state)
 
 
-def _llama(config: TrainLmConfig) -> LlamaConfig:
-    if not isinstance(config.model, LlamaConfig):
+def _adapt(config: TrainLmConfig, model: Any) -> Any:
+    """The model with its fresh adapters, if there are to be any."""
+    if config.lora is None:
+        return model
+    return loraize(model, config.lora, key=jax.random.fold_in(jax.random.PRNGKey(config.trainer.seed), 1))
+
+
+def _decoder(config: TrainLmConfig) -> DecoderConfig:
+    if not isinstance(config.model, DecoderConfig):
         raise ConfigError(
-            f"{type(config.model).__name__} has no Hugging Face folder; expected a Llama-shaped model.", key="model"
+            f"{type(config.model).__name__} has no Hugging Face folder; expected one of the decoder families.",
+            key="model",
         )
     return config.model
 
 
-def _add_export_hook(trainer: Trainer, config: TrainLmConfig) -> None:
-    def export(info: StepInfo, force: bool = False) -> None:
-        path = f"{config.hf_save_path}/step-{info.next_step}"
-        save_hf_checkpoint(
-            info.eval_model, _llama(config), path, tokenizer=config.data.tokenizer, dtype=config.hf_save_dtype
-        )
-        logger.info("exported %s", path)
+def _add_export_hooks(trainer: Trainer, config: TrainLmConfig) -> None:
+    tokenizer = None if config.data.tokenizer == "passthrough" else config.data.tokenizer  # which has no files
+    files = {"tokenizer": tokenizer, "dtype": config.hf_save_dtype}
 
-    trainer.add_hook(export, every=config.hf_save_steps or trainer.config.num_train_steps)
+    def plain(model: Any, path: str) -> None:
+        save_hf_checkpoint(model, _decoder(config), path, **files)
+
+    def adapters(model: Any, path: str) -> None:
+        base = config.initialize_from_hf
+        save_peft_pretrained(model, config.lora or LoraConfig(), path, base_model_name_or_path=base)
+
+    def merged(model: Any, path: str) -> None:
+        save_merged_hf_model(model, path, **files)
+
+    folders = {plain: config.hf_save_path, adapters: config.peft_save_path, merged: config.merged_hf_save_path}
+
+    def export(info: StepInfo, force: bool = False) -> None:
+        for save, folder in folders.items():
+            if folder is not None:
+                path = f"{folder}/step-{info.next_step}"
+                save(info.eval_model, path)
+                logger.info("exported %s", path)
+
+    if any(folder is not None for folder in folders.values()):
+        trainer.add_hook(export, every=config.hf_save_steps or trainer.config.num_train_steps)
 
 
 if __name__ == "__main__":

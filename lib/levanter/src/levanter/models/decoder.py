@@ -19,13 +19,12 @@ import abc
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import equinox as eqx
 import haliax.nn as hnn
 import jax
 import jax.numpy as jnp
-import numpy as np
 from haliax import Axis, NamedArray
 
 from levanter.compat.state_dict import TensorSlot
@@ -35,29 +34,13 @@ from levanter.layers.attention import AttentionBackend, AttentionSettings
 from levanter.layers.attention_mask import POSITION, AttentionMask
 from levanter.layers.linear import InitSpec, LoraLinear, apply_linear
 from levanter.layers.normalization import Norm, NormSpec, apply_norm
-from levanter.layers.rotary import DefaultRotaryConfig, RotaryConfig, rotary_tables
+from levanter.layers.rotary import DefaultRotaryConfig, RotaryConfig
 from levanter.layers.stacked import Stacked, check_remat
 from levanter.models.block import Block, BlockSpec, LayerInputs
+from levanter.models.layer_types import LayerType, plan_layers
 from levanter.models.lm_model import LmConfig, LmHeadModel
 from levanter.models.mlp import GatedMlpSpec, MlpAux
 from levanter.sharding import constrain
-
-NO_WINDOW = 2**30
-"""Window of a layer without one, where other layers have one: longer than any sequence."""
-
-
-class LayerType(NamedTuple):
-    """What one layer does differently from its neighbours.
-
-    Attributes:
-        window: Keys a query sees backwards, itself included; None for all.
-        rope: Rotation; None for none.
-        score_scale: Extra factor on the attention scores.
-    """
-
-    window: int | None = None
-    rope: RotaryConfig | None = None
-    score_scale: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -278,39 +261,6 @@ class RotaryDecoderConfig(DecoderConfig):
         return [LayerType(rope=self.rope)] * self.num_layers
 
 
-def alternating_layers(
-    kinds: Sequence[str], *, num_layers: int, window: int | None, rope: RotaryConfig, local_rope: RotaryConfig
-) -> list[LayerType]:
-    """Layers of a model whose kinds alternate.
-
-    Args:
-        kinds: ``sliding_attention`` or ``full_attention`` for every layer.
-        num_layers: How many there must be.
-        window: Keys that a sliding layer sees.
-        rope: Rotation of full layers.
-        local_rope: Rotation of sliding layers.
-
-    Raises:
-        ConfigError: another number of entries, another kind, or sliding layers without a window.
-
-    Example:
-        >>> rope = DefaultRotaryConfig()
-        >>> kinds = ["sliding_attention", "full_attention"]
-        >>> [x.window for x in alternating_layers(kinds, num_layers=2, window=8, rope=rope, local_rope=rope)]
-        [8, None]
-    """
-    types = {"sliding_attention": LayerType(window, local_rope), "full_attention": LayerType(None, rope)}
-    if len(kinds) != num_layers or not set(kinds) <= set(types):
-        raise ConfigError(
-            f"{len(kinds)} entries {sorted(set(kinds))}, num_layers={num_layers}; expected one of "
-            "sliding_attention and full_attention for each layer.",
-            key="model.layer_types",
-        )
-    if window is None and "sliding_attention" in kinds:
-        raise ConfigError("None with sliding layers; expected a number of keys.", key="model.sliding_window")
-    return [types[kind] for kind in kinds]
-
-
 class DecoderEmbedding(eqx.Module):
     """Token embedding, learned positions, scale and norm, each where the family has it.
 
@@ -392,36 +342,7 @@ class DecoderTransformer(eqx.Module):
         Returns:
             ``(xs, inputs)`` where ``inputs(x, mask)`` adds the layer's window to the mask and picks its rotation.
         """
-        types = self.config.layer_settings()
-        windows = [layer.window for layer in types]
-        ropes = list(dict.fromkeys(layer.rope for layer in types))
-        scales = [layer.score_scale for layer in types]
-        tables = [None if rope is None else self._rope(rope, positions) for rope in ropes]
-        xs: dict[str, Any] = {}
-        if len(set(windows)) > 1:
-            xs["window"] = np.asarray([window or NO_WINDOW for window in windows], np.int32)
-        if len(ropes) > 1:
-            if None in ropes:
-                raise ConfigError("layers with and without rotation in one stack; expected all or none.", key="model")
-            xs["rope"] = np.asarray([ropes.index(layer.rope) for layer in types], np.int32)
-        if set(scales) != {1.0}:
-            xs["score_scale"] = np.asarray(scales, np.float32)
-
-        def inputs(x: dict[str, Any], mask: AttentionMask | None) -> LayerInputs:
-            window = _window(x.get("window", windows[0]))
-            if window is not None:
-                mask = (AttentionMask() if mask is None else mask).with_lookback(window)
-            rope = tables[0]
-            if "rope" in x:
-                rope = tuple(jnp.stack([table[part] for table in tables])[x["rope"]] for part in (0, 1))
-            return LayerInputs(mask, rope, x.get("score_scale"))
-
-        return xs, inputs
-
-    def _rope(self, rope: RotaryConfig, positions: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Tables broadcastable to ``[B, H, P, D]``."""
-        cos, sin = rotary_tables(rope, self.config.head_size, positions)
-        return (cos, sin) if positions.ndim == 1 else (cos[:, None], sin[:, None])
+        return plan_layers(self.config.layer_settings(), self.config.head_size, positions)
 
 
 class DecoderLMHeadModel(LmHeadModel):
@@ -553,13 +474,6 @@ def _splice(new: NamedArray, old: NamedArray, axis: int) -> NamedArray:
     keep = min(new.array.shape[axis], old.array.shape[axis])
     index = (slice(None),) * axis + (slice(0, keep),)
     return NamedArray(new.array.at[index].set(old.array[index].astype(new.array.dtype)), new.axes)
-
-
-def _window(value: Any) -> Any:
-    """A window as the mask wants it: None, an int while concrete, an array when scanned."""
-    if value is None or isinstance(value, jax.core.Tracer):
-        return value
-    return None if int(value) == NO_WINDOW else int(value)
 
 
 def _is_named(node: Any) -> bool:

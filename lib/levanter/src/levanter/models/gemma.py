@@ -31,7 +31,8 @@ from levanter.errors import HfCheckpointError
 from levanter.layers.normalization import NormSpec
 from levanter.layers.rotary import DefaultRotaryConfig, RotaryConfig
 from levanter.models.block import BlockSpec, NormPlacement, QkNorm
-from levanter.models.decoder import DecoderLMHeadModel, LayerType, RotaryDecoderConfig, alternating_layers
+from levanter.models.decoder import DecoderLMHeadModel, RotaryDecoderConfig
+from levanter.models.layer_types import LayerType, alternating_layers
 from levanter.models.llama import LLAMA_NORMS
 from levanter.models.lm_model import LmConfig
 

@@ -22,7 +22,8 @@ from levanter.compat.state_dict import STACK, Layout, Leaf, TensorSlot, linear_s
 from levanter.errors import ConfigError, HfCheckpointError
 from levanter.layers.normalization import NormSpec
 from levanter.models.block import BlockSpec
-from levanter.models.decoder import DecoderConfig, DecoderLMHeadModel, LayerType
+from levanter.models.decoder import DecoderConfig, DecoderLMHeadModel
+from levanter.models.layer_types import LayerType
 from levanter.models.lm_model import LmConfig
 from levanter.models.mlp import PlainMlpSpec
 

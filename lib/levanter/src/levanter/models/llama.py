@@ -21,9 +21,9 @@ from levanter.models.decoder import (
     DecoderEmbedding,
     DecoderLMHeadModel,
     DecoderTransformer,
-    LayerType,
     RotaryDecoderConfig,
 )
+from levanter.models.layer_types import LayerType
 from levanter.models.lm_model import LmConfig
 
 LLAMA_NORMS = {"input_layernorm": "input_layernorm", "post_attention_layernorm": "post_attention_layernorm"}

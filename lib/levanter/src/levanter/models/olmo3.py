@@ -24,7 +24,8 @@ from levanter.compat.hf_config import (
 from levanter.compat.state_dict import TensorSlot, decoder_map
 from levanter.layers.rotary import DefaultRotaryConfig, RotaryConfig
 from levanter.models.block import BlockSpec
-from levanter.models.decoder import DecoderLMHeadModel, LayerType, RotaryDecoderConfig, alternating_layers
+from levanter.models.decoder import DecoderLMHeadModel, RotaryDecoderConfig
+from levanter.models.layer_types import LayerType, alternating_layers
 from levanter.models.lm_model import LmConfig
 from levanter.models.olmo import OLMO_NORMS, olmo_block
 

@@ -1,0 +1,84 @@
+"""``train_lm`` with adapters: a Hugging Face folder in, a peft folder and a merged folder out."""
+
+import json
+import pathlib
+import runpy
+
+import haliax as hax
+import numpy as np
+import pytest
+from haliax import Axis
+from levanter.callbacks.watch import WatchConfig
+from levanter.checkpoint import CheckpointerConfig
+from levanter.compat.hf_checkpoints import load_hf_checkpoint
+from levanter.config import load_config
+from levanter.data.dataset import ListAsyncDataset
+from levanter.data.text.config import DirectDatasetComponent, LmDataConfig
+from levanter.data.text.examples import LmExample
+from levanter.errors import ConfigError
+from levanter.lora import LoraConfig, load_peft_pretrained, merge_lora_modules, unwrap_lora_modules
+from levanter.main.train_lm import TrainLmConfig, train
+from levanter.optim.config import AdamConfig
+from levanter.trainer_config import TrainerConfig
+from levanter.tree_paths import named_leaves, tree_digest
+from safetensors.numpy import save_file
+
+RECIPE = runpy.run_path(str(pathlib.Path(__file__).parent / "golden" / "recipe.py"))
+LENGTH = 16
+
+
+def rows(count: int) -> ListAsyncDataset:
+    starts = np.random.default_rng(0).integers(0, RECIPE["VOCAB"], (count, 1))
+    ids = ((np.arange(LENGTH)[None] * 3 + starts) % RECIPE["VOCAB"]).astype(np.int32)
+    return ListAsyncDataset([LmExample.causal(hax.named(row, Axis("position", LENGTH))) for row in ids])
+
+
+@pytest.mark.slow
+def test_adapters_train_from_a_folder_and_leave_two(tmp_path):
+    config, tensors, _, _ = RECIPE["load_case"]("qwen3")
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base/config.json").write_text(json.dumps(config))
+    save_file(tensors, tmp_path / "base/model.safetensors")
+    lora = LoraConfig(target_modules=["q_proj", "down_proj"], r=2, alpha=4)
+    run = TrainLmConfig(
+        data=LmDataConfig(
+            tokenizer="passthrough",
+            vocab_size=RECIPE["VOCAB"],
+            components={"toy": DirectDatasetComponent(datasets={"train": rows(64)})},
+        ),
+        optimizer=AdamConfig(learning_rate=1e-2, warmup=0),
+        trainer=TrainerConfig(
+            train_batch_size=8,
+            num_train_steps=10,
+            log_dir=str(tmp_path / "logs"),
+            watch=WatchConfig(interval=0),
+            checkpointer=CheckpointerConfig(base_path=str(tmp_path / "checkpoints"), keep=None),
+        ),
+        train_seq_len=LENGTH,
+        initialize_from_hf=str(tmp_path / "base"),
+        use_hf_model_config=True,
+        lora=lora,
+        peft_save_path=str(tmp_path / "peft"),
+        merged_hf_save_path=str(tmp_path / "merged"),
+    )
+    assert train(run, progress=False).step == 10
+    _, base = load_hf_checkpoint(str(tmp_path / "base"))
+    read, adapted = load_peft_pretrained(base, str(tmp_path / "peft/step-10"))
+    assert (read.r, read.alpha) == (2, 4)
+    assert tree_digest(unwrap_lora_modules(adapted)) == tree_digest(base)
+    factors = [leaf.array for name, leaf in named_leaves(adapted) if name.endswith("lora_a")]
+    assert len(factors) == 2 and all(abs(np.asarray(a)).max() > 0 for a in factors)
+    _, merged = load_hf_checkpoint(str(tmp_path / "merged/step-10"))
+    for (name, ours), (_, theirs) in zip(named_leaves(merge_lora_modules(adapted)), named_leaves(merged), strict=True):
+        np.testing.assert_allclose(ours.array, theirs.array, atol=1e-6, err_msg=name)
+
+
+def test_adapters_are_written_in_yaml_and_contradictions_are_refused(tmp_path):
+    (tmp_path / "c.yaml").write_text("lora: {target_modules: [q_proj], r: 4}\nmodel: {type: gemma3, num_layers: 6}\n")
+    config = load_config(TrainLmConfig, [str(tmp_path / "c.yaml")])
+    assert config.lora == LoraConfig(target_modules=["q_proj"], r=4)
+    assert [x.window for x in config.model.layer_settings()][-2:] == [4096, None]
+    with pytest.raises(ConfigError, match="merged_hf_save_path"):
+        TrainLmConfig(lora=LoraConfig(), hf_save_path="/x")
+    with pytest.raises(ConfigError, match="needs lora"):
+        TrainLmConfig(peft_save_path="/x")
