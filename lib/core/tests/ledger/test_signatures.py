@@ -307,7 +307,7 @@ def test_there_has_to_be_something_to_sign(store, pair, tmp_path):
 
 
 def test_without_the_extra_the_error_names_it(monkeypatch):
-    monkeypatch.setattr("marin.ledger._adapters.ed25519.Ed25519PrivateKey", None)
+    monkeypatch.setattr("marin.ledger._adapters.ed25519.INSTALLED", False)
     with pytest.raises(UsageError, match=r"marin-core\[sign\]"):
         load_signer("key")
 

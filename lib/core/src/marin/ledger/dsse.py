@@ -10,7 +10,6 @@ References:
 """
 
 import base64
-import binascii
 import hashlib
 import json
 from dataclasses import dataclass
@@ -86,7 +85,7 @@ class Envelope:
                 for item in data["signatures"]
             )
             return cls(str(data["payloadType"]), base64.b64decode(data["payload"], validate=True), signatures)
-        except (ValueError, KeyError, TypeError, AttributeError, binascii.Error) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptRecordError(path, f"it is not a DSSE envelope ({error!r})") from None
 
 

@@ -55,6 +55,7 @@ def _check_reads_only(sql: str) -> None:
     Raises:
         UsageError: It is not exactly one query.
     """
+    assert duckdb is not None
     statements = duckdb.extract_statements(sql)
     kinds = [statement.type.name for statement in statements]
     if len(kinds) != 1 or kinds[0] not in _READS:

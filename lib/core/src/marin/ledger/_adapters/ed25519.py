@@ -21,12 +21,14 @@ try:
     from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+    INSTALLED = True
 except ImportError:
-    Ed25519PrivateKey = None
+    INSTALLED = False
 
 
 def _need_extra() -> None:
-    if Ed25519PrivateKey is None:
+    if not INSTALLED:
         raise UsageError(
             "signatures need the package cryptography.", hint="Install it: pip install 'marin-core[sign]'."
         )

@@ -5,7 +5,6 @@ import os
 
 try:
     import pyarrow as pa
-    import pyarrow.compute as pc
     import pyarrow.parquet as pq
 except ImportError:
     pq = None
@@ -30,7 +29,7 @@ def count_by_source(output_path: str) -> dict[str, int]:
                 if "source" not in file.schema_arrow.names:
                     return {}
                 for batch in file.iter_batches(columns=["source"]):
-                    for item in pc.value_counts(batch.column(0).cast(pa.string())).to_pylist():
+                    for item in batch.column(0).cast(pa.string()).value_counts().to_pylist():
                         counts[str(item["values"])] = counts.get(str(item["values"]), 0) + item["counts"]
         except (OSError, pa.ArrowInvalid):
             return {}  # a damaged file is a finding of the verification, not of this table
