@@ -145,7 +145,7 @@ def matrix_views(params: Any, *, tables: bool = False) -> dict[str, MatrixView]:
     classes = owner_classes(params) if tables else {}
     for name, node in _owners(params):
         if isinstance(node, _LINEAR):
-            if _has_array(node.weight):
+            if is_named(node.weight) and _has_array(node.weight):
                 full = f"{name}.weight" if name else "weight"
                 views[full] = _layer_view(node, full)
         elif is_named(node):
