@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from marin._cli.asking.cli import diff, failures, ls, show, why
-from marin._cli.common import ScriptCommand
+from marin._cli.common import JSON, ScriptCommand, echo_json
 from marin._cli.problems import print_error, reported
-from marin._cli.publishing.cli import case, golden, reports
+from marin._cli.publishing.cli import case, reports
 from marin._cli.stores.cli import ledger, replicate
 from marin._cli.trust.cli import audit, hypotheses, keygen, policy, sign, verify
 
@@ -53,6 +53,38 @@ def _run(script: str, **values: Any) -> None:
         options, _ = experiment.parse(own, with_run_options=False)
         code = experiment.execute(options, request)
     sys.exit(code)
+
+
+@click.command(cls=ScriptCommand)
+@JSON
+@click.option("--update", is_flag=True, help="Accept what changed, unless a recipe changed under a fixed version.")
+@click.option("--file", "path", metavar="FILE", help="The golden plan [golden/<script>.json beside the script].")
+@click.argument("script")
+def golden(as_json: bool, update: bool, path: str | None, script: str) -> None:
+    """Compare the recipes of SCRIPT with those on file; exits with 1 and shows the fields when they differ.
+
+    Options of the script go after `--`; without any, those on file are used again.
+
+    \b
+    Examples:
+      marin golden experiments/tutorials/train_tiny_model_cpu.py
+      marin golden train.py --update -- --data hf:example/corpus@1a2b3c
+    """
+    from marin.execution.golden import ChangeKind
+    from marin.experiment.golden_file import change_lines, check_golden, golden_path
+
+    own = click.get_current_context().obj or []
+    with reported():
+        target = path or golden_path(script)
+        changes = check_golden(script, target, own, update=update)
+    drifted = any(change.kind is ChangeKind.DRIFTED for change in changes)
+    accepted = update and not drifted
+    if as_json:
+        echo_json({"file": target, "ok": accepted or not changes, "changes": [item.to_json() for item in changes]})
+    else:
+        what = "written" if accepted else "not written: a fixed version drifted" if update else "compared"
+        click.echo("\n".join([*change_lines(changes), f"{target}: {what}, {len(changes)} changed"]))
+    sys.exit(0 if accepted or not changes else 1)
 
 
 for _command in (

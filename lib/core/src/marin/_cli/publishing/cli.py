@@ -1,10 +1,8 @@
-"""Commands that write for people: index of experiments, failure cases, golden plans; rooms imported when they run."""
-
-import sys
+"""Commands that write for people: index of experiments, failure cases; rooms imported when they run."""
 
 import click
 
-from marin._cli.common import JSON, PREFIX, ScriptCommand, echo_json
+from marin._cli.common import JSON, PREFIX, echo_json
 from marin._cli.problems import reported
 
 
@@ -79,35 +77,3 @@ def case(prefix: str | None, as_json: bool, folder: str, to_stdout: bool, step: 
         click.echo(found.text)
     else:
         click.echo(f"{path}{' (was there already)' if existed else ''}")
-
-
-@click.command(cls=ScriptCommand)
-@JSON
-@click.option("--update", is_flag=True, help="Accept what changed, unless a recipe changed under a fixed version.")
-@click.option("--file", "path", metavar="FILE", help="The golden plan [golden/<script>.json beside the script].")
-@click.argument("script")
-def golden(as_json: bool, update: bool, path: str | None, script: str) -> None:
-    """Compare the recipes of SCRIPT with those on file; exits with 1 and shows the fields when they differ.
-
-    Options of the script go after `--`; without any, those on file are used again.
-
-    \b
-    Examples:
-      marin golden experiments/tutorials/train_tiny_model_cpu.py
-      marin golden train.py --update -- --data hf:example/corpus@1a2b3c
-    """
-    from marin.execution.golden import ChangeKind
-    from marin.experiment.golden_file import change_lines, check_golden, golden_path
-
-    own = click.get_current_context().obj or []
-    with reported():
-        target = path or golden_path(script)
-        changes = check_golden(script, target, own, update=update)
-    drifted = any(change.kind is ChangeKind.DRIFTED for change in changes)
-    accepted = update and not drifted
-    if as_json:
-        echo_json({"file": target, "ok": accepted or not changes, "changes": [item.to_json() for item in changes]})
-    else:
-        what = "written" if accepted else "not written: a fixed version drifted" if update else "compared"
-        click.echo("\n".join([*change_lines(changes), f"{target}: {what}, {len(changes)} changed"]))
-    sys.exit(0 if accepted or not changes else 1)
