@@ -97,7 +97,7 @@ def read_weights(
         if slot.constant is not None:
             value = float(tensors.get_tensor(stored))
             if abs(value - slot.constant) > 0.01 * abs(slot.constant):
-                raise HfTensorError(path, stored, "value", detail=f"{slot.constant}, found {value}")
+                raise HfTensorError(path, stored, "value", detail=f"{slot.constant}, found {value:g}")
             continue
         kind = _dtype(path, stored, view.get_dtype(), dtype)
         for leaf in slot.leaves:
