@@ -138,14 +138,14 @@ import sys, time
 import pyarrow as pa, pyarrow.compute as pc
 import ray, ray.data
 workload, src, out = sys.argv[1:]
-ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+ray.init(address="local", num_cpus=2, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
 ray.data.DataContext.get_current().enable_progress_bars = False
 def columns(table):
     long = pc.greater(pc.utf8_length(table["text"]), 1000)
     return table.filter(pc.and_(pc.greater(table["score"], 0.5), long))
 ray.get(ray.remote(lambda: 1).remote())
 began = time.perf_counter()
-ds = ray.data.read_json(src, file_extensions=["gz"], arrow_open_stream_args={"compression": "gzip"}, lines=True)
+ds = ray.data.read_json(src, file_extensions=["gz"])
 if workload == "filter":
     ds = ds.map_batches(columns, batch_format="pyarrow")
 else:

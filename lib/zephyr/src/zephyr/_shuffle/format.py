@@ -29,7 +29,7 @@ BATCH_BYTES = 1 << 20
 WRITE_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Part:
     """One batch of a run: where it goes, and what it holds."""
 
@@ -50,7 +50,7 @@ class Run:
     sample: tuple[bytes, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class RunSlice:
     """What one reducer reads of a run: some batches, and of these the orders in [low, high)."""
 
