@@ -7,7 +7,17 @@ import threading
 import time
 
 import pytest
-from fray import ActorConfig, ActorUnavailableError, Entrypoint, JobFailed, JobRequest, JobStatus, LocalClient
+from fray import (
+    ActorConfig,
+    ActorUnavailableError,
+    Entrypoint,
+    JobFailed,
+    JobRequest,
+    JobStatus,
+    LocalClient,
+    current_actor,
+    current_client,
+)
 
 
 def wait_for_file(path):
@@ -263,3 +273,61 @@ def test_no_thread_descriptor_or_folder_is_leaked_by_a_client():
     while (now := open_things()) > (fds, threads) and time.monotonic() < end:
         time.sleep(0.02)
     assert now[0] <= fds and now[1] <= threads
+
+
+class Leaving:
+    def leave(self, code):
+        os._exit(code)
+
+    def attempt(self):
+        return current_actor().attempt
+
+
+def test_an_actor_that_exits_with_code_zero_is_not_replaced_and_any_other_is(process_client):
+    group = process_client.create_actor_group(
+        Leaving, name="leaving", count=2, actor_config=ActorConfig(max_restarts=3)
+    )
+    first, second = group.wait_ready(timeout=60)
+    for actor, code in ((first, 0), (second, 1)):
+        with pytest.raises(ActorUnavailableError):
+            actor.leave(code)
+    assert second.attempt() == 1
+    with pytest.raises(ActorUnavailableError):
+        first.attempt()
+
+
+def test_terminate_takes_nested_jobs_along(process_client, wait_gone):
+    def outer():
+        inner = current_client().submit(JobRequest("inner", Entrypoint.from_callable(print_pid_and_wait)))
+        while not inner.logs():
+            time.sleep(0.005)
+        print(inner.logs()[0], flush=True)
+        print_pid_and_wait()
+
+    job = process_client.submit(JobRequest("outer", Entrypoint.from_callable(outer)))
+    pids = [int(line) for line in read_until(job, lambda lines: len(lines) == 2)]
+    job.terminate()
+    assert [pid for pid in pids if not wait_gone(pid)] == []
+
+
+def test_a_killed_driver_leaves_no_folder(driver, tmp_path):
+    program = driver(
+        """
+        import os, time
+        from fray import Entrypoint, JobRequest, LocalClient
+
+        if __name__ == "__main__":
+            client = LocalClient()
+            client.submit(JobRequest("a", Entrypoint.from_callable(os.getpid))).result()
+            client.publish_endpoint("web", "http://here")
+            print(client._folder, flush=True)
+            time.sleep(600)
+        """
+    )
+    folder = program.line()
+    assert os.path.isdir(os.path.join(folder, "endpoints"))
+    program.kill()
+    end = time.monotonic() + 20
+    while os.path.exists(folder) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not os.path.exists(folder)

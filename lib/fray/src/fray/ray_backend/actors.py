@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import ray
+import ray.exceptions
 
 from fray._codec import dumps_call, loads, unpack_error
 from fray._future import Future

@@ -63,9 +63,10 @@ class RayClient:
             if address is None and not os.environ.get("RAY_ADDRESS"):
                 address = "local"  # Ray itself would join whatever cluster it finds on this machine
             self._one_machine = address == "local"
-            defaults = {"include_dashboard": False} if self._one_machine else {}
-            quiet = {"log_to_driver": False, "logging_level": logging.WARNING}
-            ray.init(address=address, **(defaults | quiet | init_options))
+            settings: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.WARNING}
+            if self._one_machine:
+                settings["include_dashboard"] = False
+            ray.init(address=address, **(settings | init_options))
         elif address is not None or init_options:
             raise JobRequestError(
                 "address",

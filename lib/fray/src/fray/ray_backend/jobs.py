@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import ray
+import ray.exceptions
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from rigging.job_identity import JobIdentity
@@ -110,7 +111,7 @@ class RayJobs:
 
     def _start_tasks(self, run: RayRun, coordinator: str | None) -> None:
         job, count = run.job, run.job.request.num_replicas
-        remote = _fresh_task if job.request.fresh_process else _task
+        remote: Any = _fresh_task if job.request.fresh_process else _task
         for rank in range(count):
             identity = JobIdentity(rank, count, job.job_id, coordinator, run.attempt)
             task = RayTask(
