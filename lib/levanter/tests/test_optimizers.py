@@ -14,6 +14,7 @@ import optax
 import pytest
 from haliax import Axis
 from jax.sharding import AbstractMesh
+from levanter.adaptor.lora import LoraConfig, loraize
 from levanter.checkpoint import load_checkpoint, save_checkpoint
 from levanter.config import decode
 from levanter.errors import ConfigError
@@ -21,6 +22,7 @@ from levanter.optim.config import OptimizerConfig, hyperparams_of
 from levanter.optim.matrices import Kind, matrix_views, parameter_kinds
 from levanter.optim.newton_schulz import COEFFICIENTS, newton_schulz
 from levanter.sharding import named_sharding
+from levanter.trainable import partition_trainable
 from levanter.trainer_state import trainable
 from levanter.tree_paths import is_named, map_named, named_leaves, raw_array, tree_digest
 
@@ -311,6 +313,21 @@ def test_zero_matrices_named_for_adam_do_move():
     grad_at, _ = random_grads(model)
     got, _ = follow(config_of("adamH", adam_modules=["mlp."]), model, grad_at)
     assert np.abs(got[oracles.MLP]).max() > 1e-3
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_takes_a_model_whose_weights_are_frozen_beside_adapters(name, tiny_model):
+    """Traced only: named leaves without an array pass through, adapters are updated."""
+    adapted = loraize(tiny_model, LoraConfig(r=2, target_modules=["q_proj"]), key=jax.random.PRNGKey(0))
+    params, _ = partition_trainable(adapted)
+    optimizer = optax.with_extra_args_support(config_of(name).build(10))
+
+    def step(params):
+        objective = lambda p: sum(jnp.vdot(x, x) for x in jax.tree.leaves(p))  # noqa: E731
+        return optimizer.update(params, optimizer.init(params), params, loss=0.0, obj_fn=objective)[0]
+
+    updates = jax.eval_shape(step, params)
+    assert jax.tree.structure(updates) == jax.tree.structure(params) and len(jax.tree.leaves(updates)) == 2
 
 
 def test_raw_arrays_are_matrices_whatever_their_name():
