@@ -22,9 +22,10 @@ import sys
 import tempfile
 import time
 
-from marin.execution import ArtifactStep, StepSpec, run
+from marin.execution import Artifact, ArtifactStep, StepSpec, run
 from marin.execution.graph import plan_graph
 from marin.execution.lazy import lower_all
+from marin.policy import policy_gate
 
 RIVAL = """
 import json, sys, time
@@ -93,6 +94,34 @@ def plan_seconds(build, repeats):
         plan_graph([specs[terminal]], "/store")
         found.append(time.process_time() - begun)
     return found
+
+
+def gate_seconds(build, repeats):
+    """CPU seconds that the shipped policy needs to judge a plan; every fan-in leaf declares a source."""
+    gate, found = policy_gate(), []
+    for _ in range(repeats):
+        terminal = build()
+        specs = lower_all([terminal])
+        graph = plan_graph([specs[terminal]], "/store")
+        begun = time.process_time()
+        assert not gate(graph).refusals
+        found.append(time.process_time() - begun)
+    return found
+
+
+def licensed_fan_in(leaves):
+    """A model made from as many sources."""
+
+    class Model(Artifact):
+        purpose = "train"
+
+    def source(number):
+        build = lambda ctx, number=number: {"id": f"source{number}", "licence": "MIT"}  # noqa: E731
+        return ArtifactStep(name=f"leaf/{number}", version="auto", run=nothing, build_config=build)
+
+    deps = tuple(source(number) for number in range(leaves))
+    build = lambda ctx: [ctx.artifact_path(dep) for dep in deps]  # noqa: E731
+    return ArtifactStep(name="model", version="auto", artifact_type=Model, run=nothing, build_config=build, deps=deps)
 
 
 def adder(number, before):
@@ -200,6 +229,10 @@ def main():
         "fan_in_10000": plan_seconds(lambda: fan_in(10_000), repeats),
         "diamonds_25": plan_seconds(lambda: diamonds(25), repeats),
     }
+    gates = {
+        "chain_1000": gate_seconds(lambda: chain(1_000), repeats),
+        "fan_in_10000_sources": gate_seconds(lambda: licensed_fan_in(10_000), repeats),
+    }
     root = tempfile.mkdtemp(prefix="bench-planning-", dir=options.store)
     pythons, versions, overhead, first_runs, second_runs = {}, {}, [], {}, {}
     try:
@@ -224,6 +257,7 @@ def main():
         "unit": "ms per trivial step, everything durable",
         "spread": [round(min(overhead), 3), round(max(overhead), 3)],
         "n": len(overhead),
+        "gate_cpu_seconds": {name: round(statistics.median(found), 4) for name, found in gates.items()},
         "plan_cpu_seconds": {name: round(statistics.median(found), 4) for name, found in plans.items()},
         "finished_graph": {
             "steps": int(1_000 * scale),
