@@ -1,12 +1,15 @@
 """What was not committed when a step ran is kept beside the ledger, once, without secrets."""
 
 import os
+import shutil
 import subprocess
 import sys
 
 import pytest
 from marin.execution.patches import patch_path
 from marin.execution.records import read_record
+
+pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="patches need git")
 
 SCRIPT = """
 from marin.execution import ArtifactStep, run

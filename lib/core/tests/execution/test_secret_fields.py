@@ -58,6 +58,11 @@ def test_a_secret_is_refused_with_its_field_and_without_its_value(tmp_path, conf
         {"session": "morning", "auth": "none", "signature": "def f(x)", "author": "Ada", "key": "text"},
         {"prompt": "password = input('password: ')", "password": "", "token": None, "secret_count": 3},
         {"api_key": "<placeholder>"},
+        {
+            "secret_name": "wandb",
+            "credentials_path": "/run/secrets/x",
+            "tokens_digest": "9f86d081884c7d659a2feaa0c55ad015",
+        },
     ],
 )
 def test_what_only_looks_like_one_is_left_alone(config):

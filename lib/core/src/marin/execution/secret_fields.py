@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from rigging.redaction import is_sensitive_key_name, key_words, looks_like_key, redact_value
+from rigging.redaction import is_safe_key_name, is_sensitive_key_name, key_words, looks_like_key, redact_value
 from rigging.secrets import is_secret_reference
 
 from marin.errors import SecretInConfigError
@@ -80,7 +80,8 @@ def refuse_secrets(payload: str, step: str) -> None:
 
 
 def _named_secret(name: str, text: str) -> bool:
-    if not name or not is_sensitive_key_name(name):
+    # ``secret_name``, ``credentials_path`` and ``tokens_digest`` say where or which, not what.
+    if not name or not is_sensitive_key_name(name) or is_safe_key_name(name):
         return False
     words = key_words(name)
     unmistakable = bool(_UNMISTAKABLE & set(words)) or any(
