@@ -12,6 +12,7 @@ import time
 
 import jax.numpy as jnp
 import pytest
+from levanter.errors import TrackerError
 from levanter.tracker.json_file import JsonFileConfig
 from levanter.tracker.json_logger import JsonLoggerConfig
 from levanter.tracker.noop import NoopConfig
@@ -213,3 +214,17 @@ def test_all_of_them_at_once_see_the_same_numbers(tmp_path, monkeypatch):
     for member in present:
         if not isinstance(member, Noop):
             assert member.read(folders[type(member).__name__])["train/loss"] == [(0, 1.0), (1, 0.5)], member
+
+
+@pytest.mark.slow
+def test_a_wandb_server_that_does_not_answer_means_offline_or_an_error_that_says_so(tmp_path, monkeypatch, caplog):
+    pytest.importorskip("wandb", reason="the extra wandb is not installed")
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")  # the discard port: nobody listens
+    with pytest.raises(TrackerError, match="wandb sync"):
+        WandbConfig(mode="online", init_timeout=1.0).init("run", str(tmp_path))
+    tracker = WandbConfig(init_timeout=1.0).init("run", str(tmp_path))
+    tracker.log({"train/loss": 1.0}, step=0)
+    tracker.finish()
+    assert "recorded offline" in caplog.text
+    assert glob.glob(str(tmp_path / "wandb/offline-run-*/run-*.wandb"))

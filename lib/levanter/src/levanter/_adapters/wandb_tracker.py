@@ -1,14 +1,19 @@
 """The wandb client behind the tracker interface."""
 
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import wandb
 
+from levanter.errors import TrackerError
 from levanter.tracker.tracker import Tracker, scalars
 
 if TYPE_CHECKING:
     from levanter.tracker.wandb import WandbConfig
+
+
+logger = logging.getLogger(__name__)
 
 
 class WandbTracker(Tracker):
@@ -17,19 +22,20 @@ class WandbTracker(Tracker):
     name = "wandb"
 
     def __init__(self, config: "WandbConfig", run_id: str, log_dir: str) -> None:
-        mode = config.mode or ("online" if wandb.Settings().api_key else "offline")
-        self._run = wandb.init(
-            entity=config.entity,
-            project=config.project,
-            name=config.name,
-            tags=config.tags,
-            id=config.id or run_id,
-            group=config.group,
-            mode=mode,
-            resume=config.resume,
-            save_code=config.save_code,
-            dir=log_dir,
-        )
+        mode = config.mode or ("online" if wandb.api.api_key else "offline")
+        try:
+            self._run = _open(config, run_id, log_dir, mode)
+        except wandb.errors.CommError as error:
+            wandb.teardown()  # the client's service still holds the run that could not be opened
+            if config.mode is not None:
+                raise TrackerError(
+                    f"cannot reach the wandb server: mode={config.mode}, reason={error}; expected an answer within "
+                    f"init_timeout={config.init_timeout:g} s. Use mode: offline and run `wandb sync` later."
+                ) from error
+            logger.error(
+                "the wandb server does not answer; the run is recorded offline, `wandb sync` sends it: %s", error
+            )
+            self._run = _open(config, run_id, log_dir, "offline")
 
     def log(self, metrics: Mapping[str, Any], *, step: int, commit: bool = True) -> None:
         """Send scalars; several calls for one step become one row.
@@ -54,3 +60,19 @@ class WandbTracker(Tracker):
     def finish(self) -> None:
         """Close the run."""
         self._run.finish()
+
+
+def _open(config: "WandbConfig", run_id: str, log_dir: str, mode: str) -> Any:
+    return wandb.init(
+        entity=config.entity,
+        project=config.project,
+        name=config.name,
+        tags=config.tags,
+        id=config.id or run_id,
+        group=config.group,
+        mode=mode,
+        resume=config.resume,
+        save_code=config.save_code,
+        dir=log_dir,
+        settings=wandb.Settings(init_timeout=config.init_timeout),
+    )

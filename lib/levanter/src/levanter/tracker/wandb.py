@@ -24,9 +24,11 @@ class WandbConfig(TrackerConfig):
         tags: Tags.
         id: Run id; None uses the trainer's.
         group: Group of runs.
-        mode: ``online``, ``offline``, ``disabled``; None picks online when a key is configured, else offline.
+        mode: ``online``, ``offline``, ``disabled``; None picks online when a key is configured and the server answers,
+            else offline.
         resume: wandb's resume policy.
         save_code: Upload the main script.
+        init_timeout: Seconds to wait for the server at the start.
         background: Send on a thread.
         background_max_queue_size: Calls that may wait there.
         background_finish_timeout: Seconds to wait for them at the end.
@@ -41,6 +43,7 @@ class WandbConfig(TrackerConfig):
     mode: str | None = None
     resume: str = "allow"
     save_code: bool = False
+    init_timeout: float = 90.0
     background: bool = True
     background_max_queue_size: int = 10_000
     background_finish_timeout: float = 120.0
@@ -50,6 +53,7 @@ class WandbConfig(TrackerConfig):
 
         Raises:
             MissingExtraError: wandb is not installed.
+            TrackerError: ``mode`` insists on online and the server does not answer.
         """
         try:
             adapter = importlib.import_module("levanter._adapters.wandb_tracker")
