@@ -58,7 +58,9 @@ def working_tree_hash(repo: str, *, include_untracked: bool = False) -> str:
     with tempfile.TemporaryDirectory(prefix="rigging-index-") as folder:
         index = os.path.join(folder, "index")
         if os.path.exists(real_index):
-            shutil.copyfile(real_index, index)  # its stat cache spares git from reading every file again
+            # Its stat cache spares git from reading every file again. Its time has to stay, too: git reads a file whose
+            # size is the recorded one only when it is not older than the index.
+            shutil.copy2(real_index, index)
         _git(top, "add", "--all" if include_untracked else "--update", index=index)
         return _git(top, "write-tree", index=index).strip()
 
