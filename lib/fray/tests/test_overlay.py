@@ -12,6 +12,7 @@ from fray import (
     JobRequest,
     JobRequestError,
     LocalClient,
+    connect_backend,
     create_environment,
 )
 from fray._overlay import overlay, requirements_of
@@ -83,3 +84,11 @@ def test_extras_are_those_of_the_workspace(tmp_path):
     assert requirements_of(EnvironmentConfig(str(tmp_path), pip_packages=["b"], extras=["gpu"])) == ["b", "a>=1"]
     with pytest.raises(JobRequestError, match=r"\['gpu'\]"):
         requirements_of(EnvironmentConfig(str(tmp_path), extras=["tpu"]))
+
+
+@needs_uv
+def test_a_task_of_ray_has_the_packages_that_it_names(ray_instance, tmp_path):
+    environment = create_environment(pip_packages=[wheel(tmp_path, 43)])
+    client = connect_backend("ray")
+    assert client.submit(JobRequest("ask", Entrypoint.from_callable(ask), environment=environment)).result(60) == 43
+    client.shutdown()

@@ -157,7 +157,7 @@ def test_a_shipped_tree_has_what_git_has(client, tmp_path):
         ("resources", {"resources": ResourceConfig.with_gpu("H100", 8)}),
         ("replicas", {"resources": ResourceConfig(cpu=4), "replicas": 3}),
         ("docker_image", {"environment": create_environment(docker_image="x")}),
-        ("extras", {"environment": create_environment(extras=["gpu"])}),
+        ("extras", {"environment": create_environment(extras=["no-such-extra"])}),
     ],
 )
 def test_what_the_cluster_can_never_give_is_refused_at_once(client, field, fields):

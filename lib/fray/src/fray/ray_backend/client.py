@@ -15,6 +15,7 @@ from fray._codec import dumps, ship_by_value_if_needed
 from fray._job import Job
 from fray._local.addresses import tcp_listener
 from fray._local.hosting import host_in_process
+from fray._overlay import requirements_of
 from fray._requests import check_group, pack_call, same_fingerprint
 from fray._tree import pack_tree
 from fray.client import HostedActor
@@ -262,4 +263,6 @@ class RayClient:
                 tree = self._trees[digest]
         path = tuple(os.path.abspath(entry or os.getcwd()) for entry in sys.path)
         made = functools.partial(RayClient, ship_workspace=self._ship, in_task=True, root=self._root)
-        return Surroundings(path, folder or os.getcwd(), digest, made, resources.device.default_env_vars()), tree
+        needed = () if environment is None else tuple(requirements_of(environment))
+        variables = resources.device.default_env_vars()
+        return Surroundings(path, folder or os.getcwd(), digest, made, variables, needed), tree

@@ -44,7 +44,6 @@ class ActorHost:
     def __init__(self, spec: HostSpec, tree: bytes | None) -> None:
         guard_this_process()
         output_capture().begin(f"{spec.key}/log", f"{spec.group_name}-{spec.index}")
-        enter(spec.surroundings, tree)
         self._ending = threading.Event()
         # Ray starts a dead actor again without asking anybody, so the count stands on the board.
         attempt = int(board.get(f"{spec.key}/attempt") or b"0")
@@ -55,15 +54,16 @@ class ActorHost:
         self._lane = concurrent.futures.ThreadPoolExecutor(1) if spec.max_concurrency == 1 else None
         self._failure: bytes | None = None
         self._executor: ActorExecutor | None = None
-        self._in_lane(lambda: self._construct(spec))
+        self._in_lane(lambda: self._construct(spec, tree))
         threading.Thread(target=self._leave_at_end, name="fray-end", daemon=True).start()
 
     def _in_lane(self, fn: Callable[[], Any]) -> Any:
         return fn() if self._lane is None else self._lane.submit(fn).result()
 
-    def _construct(self, spec: HostSpec) -> None:
+    def _construct(self, spec: HostSpec, tree: bytes | None) -> None:
         set_current_actor(self._context)
         try:
+            enter(spec.surroundings, tree)
             cls, args, kwargs = loads(spec.target)
             self._executor = ActorExecutor(cls(*args, **kwargs), self._context, spec.max_concurrency)
         except BaseException as error:  # process boundary: reported to the driver

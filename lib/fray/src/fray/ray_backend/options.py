@@ -6,10 +6,12 @@ from typing import Any, Final
 import ray
 from rigging.resources import ANY_REGION, CpuConfig, GpuConfig, ResourceConfig, TpuConfig
 
+from fray._overlay import requirements_of
 from fray.errors import JobRequestError
 from fray.types import EnvironmentConfig
 
 _ACCELERATORS: Final = {"A100-40G": "A100-40G", "A100-80G": "A100-80G", "auto": None}
+_PACKAGES_VARIABLE: Final = "FRAY_PACKAGES"
 _EPSILON: Final = 1e-6
 
 
@@ -94,7 +96,7 @@ def runtime_env(environment: EnvironmentConfig | None, resources: ResourceConfig
     request has none: its device's variables are set by ``fray.ray_backend.worker`` before the task runs.
 
     Raises:
-        JobRequestError: A container image or extras are asked for.
+        JobRequestError: A container image is asked for, or an extra that the workspace does not offer.
 
     Example:
         >>> runtime_env(None, ResourceConfig())
@@ -107,8 +109,10 @@ def runtime_env(environment: EnvironmentConfig | None, resources: ResourceConfig
     if environment is not None:
         _refuse(environment)
         variables = dict(environment.env_vars)
-        if environment.pip_packages:
-            result["uv"] = {"packages": list(environment.pip_packages)}
+        requirements = requirements_of(environment)
+        if requirements:
+            # The packages are put in place by the worker; this keeps its process from serving others.
+            variables[_PACKAGES_VARIABLE] = " ".join(sorted(requirements))
     if variables or not isinstance(resources.device, CpuConfig):
         result["env_vars"] = dict(resources.device.default_env_vars()) | variables
     return result
@@ -121,11 +125,4 @@ def _refuse(environment: EnvironmentConfig) -> None:
             environment.docker_image,
             "none on the Ray backend, whose nodes choose the image",
             "Start the cluster with that image.",
-        )
-    if environment.extras:
-        raise JobRequestError(
-            "extras",
-            list(environment.extras),
-            "none on the Ray backend",
-            "Name the packages in pip_packages, or build them into the nodes' image.",
         )

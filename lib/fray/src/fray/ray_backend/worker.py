@@ -24,6 +24,7 @@ from fray._codec import dumps_value, loads, pack_error
 from fray._local import guardian as guardian_module
 from fray._local.guardian import MARK_VARIABLE, kill_quietly, marked_processes
 from fray._logs import LogTail
+from fray._overlay import overlay
 from fray._tree import unpack_tree
 from fray.current_client import set_default_client_factory, shutdown_default_client
 from fray.ports import PortLeases
@@ -53,6 +54,7 @@ class Surroundings:
         tree_digest: Digest of a shipped working tree that takes the place of ``cwd``; empty for none.
         make_client: Makes the client that code in the task gets from ``current_client``.
         environ: Variables that are set unless the process has them.
+        requirements: Packages to install on the node, once, and to put before its own.
     """
 
     search_path: tuple[str, ...]
@@ -60,6 +62,7 @@ class Surroundings:
     tree_digest: str
     make_client: Callable[[], Any]
     environ: Mapping[str, str]
+    requirements: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +166,11 @@ def enter(surroundings: Surroundings, tree: bytes | None) -> None:
     for name, value in surroundings.environ.items():
         os.environ.setdefault(name, value)
     folder = surroundings.cwd
+    if surroundings.requirements:
+        packages = overlay(surroundings.requirements)
+        sys.path.insert(0, packages)
+        before = os.environ.get("PYTHONPATH")
+        os.environ["PYTHONPATH"] = f"{packages}{os.pathsep}{before}" if before else packages  # for commands
     if tree is not None:
         folder = unpack_tree(surroundings.tree_digest, tree)
         sys.path.insert(0, folder)
