@@ -1,6 +1,7 @@
 """Drivers are really killed: at every boundary of the commit, at random times, and while others want the same steps.
 
-``MARIN_CHAOS_KILLS=250`` makes the test of killed crowds kill that many drivers instead of a few.
+``MARIN_CHAOS_KILLS=250`` makes the test of killed crowds kill that many drivers instead of a few, and
+``MARIN_CHAOS_SEED`` chooses other moments.
 """
 
 import collections
@@ -76,7 +77,7 @@ def test_crowds_of_drivers_killed_at_random_commit_every_step_once(
 ):
     """Drivers race for one store, some are killed at any moment and replaced, until one gets through unharmed."""
     wanted = int(os.environ.get("MARIN_CHAOS_KILLS", "6"))
-    chance = random.Random(20261201 + crowd)
+    chance = random.Random(int(os.environ.get("MARIN_CHAOS_SEED", "20261201")) + crowd)
     kills = trials = 0
     while kills < wanted:
         trials += 1
