@@ -42,6 +42,15 @@ def test_current_client_is_the_function_even_after_its_module_was_imported():
     subprocess.run([sys.executable, "-c", code + "; assert current_client() is not None"], check=True)
 
 
+def test_the_module_current_client_travels_too():
+    import pickle
+
+    import cloudpickle
+
+    module = importlib.import_module("fray.current_client")
+    assert pickle.loads(cloudpickle.dumps(module)) is module
+
+
 def test_every_public_definition_has_a_docstring():
     missing = []
     for name in modules():

@@ -23,7 +23,14 @@ from typing import Any, Protocol
 
 
 class ActorFuture(Protocol):
-    """The answer to one call."""
+    """The answer to one call.
+
+    Example:
+        >>> from fray import LocalClient
+        >>> with LocalClient(mode="thread") as client:
+        ...     client.create_actor(list, [3, 1], name="items").count.remote(3).result(timeout=10)
+        1
+    """
 
     def result(self, timeout: float | None = None) -> Any:
         """Return the value, waiting up to ``timeout`` seconds.
@@ -49,7 +56,15 @@ class ActorFuture(Protocol):
 
 
 class ActorOperation(ActorFuture, Protocol):
-    """A long call that can be cancelled; a timeout of ``result`` or ``exception`` cancels it too."""
+    """A long call that can be cancelled; a timeout of ``result`` or ``exception`` cancels it too.
+
+    Example:
+        >>> from fray import LocalClient
+        >>> with LocalClient(mode="thread") as client:
+        ...     operation = client.create_actor(list, [3, 1], name="items").count.submit(3)
+        ...     operation.result(timeout=10), operation.cancel()
+        (1, False)
+    """
 
     def cancel(self) -> bool:
         """Cancel the call; tell whether it had no answer yet. From then on ``result`` raises ``CallCancelledError``."""
@@ -57,7 +72,16 @@ class ActorOperation(ActorFuture, Protocol):
 
 
 class ActorMethod(Protocol):
-    """One method of a remote actor."""
+    """One method of a remote actor.
+
+    Example:
+        >>> from fray import LocalClient
+        >>> with LocalClient(mode="thread") as client:
+        ...     items = client.create_actor(list, [3, 1], name="items")
+        ...     items.append(1)
+        ...     items.count(1), items.count.remote(1).result(), items.count.submit(1).result()
+        (2, 2, 2)
+    """
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call and wait for the value."""
@@ -79,7 +103,15 @@ class ActorHandle(Protocol):
 
 
 class ActorGroup(Protocol):
-    """Equal actors created together."""
+    """Equal actors created together.
+
+    Example:
+        >>> from fray import LocalClient
+        >>> with LocalClient(mode="thread") as client:
+        ...     group = client.create_actor_group(list, [3, 1], name="lists", count=2)
+        ...     [actor.count(3) for actor in group.wait_ready()], group.is_done()
+        ([1, 1], False)
+    """
 
     name: str
 
@@ -132,6 +164,15 @@ def current_actor() -> ActorContext:
 
     Raises:
         RuntimeError: This is not actor code (or a thread that the actor started; stash the context in ``__init__``).
+
+    Example:
+        >>> from fray import LocalClient
+        >>> class Member:
+        ...     def place(self):
+        ...         return current_actor().group_name, current_actor().index
+        >>> with LocalClient(mode="thread") as client:
+        ...     client.create_actor(Member, name="members").place()
+        ('members', 0)
     """
     try:
         return _current.get()

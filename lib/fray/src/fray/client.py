@@ -13,7 +13,15 @@ __all__ = ["Client", "HostedActor", "JobAlreadyExists", "JobFailed", "JobHandle"
 
 
 class JobHandle(Protocol):
-    """A job that was submitted."""
+    """A job that was submitted.
+
+    Example:
+        >>> from fray import Entrypoint, JobRequest, LocalClient
+        >>> with LocalClient(mode="thread") as client:
+        ...     job = client.submit(JobRequest("add", Entrypoint.from_callable(sum, [[1, 2]])))
+        ...     str(job.wait(timeout=10)), job.result()
+        ('succeeded', 3)
+    """
 
     @property
     def job_id(self) -> str:
@@ -52,7 +60,15 @@ class JobHandle(Protocol):
 
 
 class HostedActor(Protocol):
-    """An actor that lives in this process and can be called from others."""
+    """An actor that lives in this process and can be called from others.
+
+    Example:
+        >>> from fray import LocalClient
+        >>> with LocalClient(mode="thread") as client:
+        ...     hosted = client.host_actor(list, [3, 1], name="here")
+        ...     hosted.handle.count(3)
+        1
+    """
 
     handle: ActorHandle
 
@@ -155,6 +171,14 @@ def wait_all(
     Raises:
         JobFailed: A job failed or was stopped.
         TimeoutError: Some have not ended; tells how many.
+
+    Example:
+        >>> from fray import Entrypoint, JobRequest, LocalClient
+        >>> with LocalClient(mode="thread") as client:
+        ...     jobs = [client.submit(JobRequest(f"n{n}", Entrypoint.from_callable(abs, [-n]))) for n in range(3)]
+        ...     _ = wait_all(jobs, timeout=10)
+        ...     [job.result() for job in jobs]
+        [0, 1, 2]
     """
     pauses = ExponentialBackoff(initial=0.05, maximum=2.0, factor=1.5, jitter=0)
     end_s = None if timeout is None else clock.monotonic() + timeout

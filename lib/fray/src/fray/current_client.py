@@ -7,10 +7,12 @@ process, made when first asked for: in a task of a cluster backend a client of t
 
 import contextlib
 import contextvars
+import importlib
 import sys
 import threading
 from collections.abc import Callable, Generator
 from types import ModuleType
+from typing import Any
 
 from fray.client import Client
 from fray.local_backend import LocalClient
@@ -41,7 +43,17 @@ def current_client() -> Client:
 
 @contextlib.contextmanager
 def set_current_client(client: Client) -> Generator[Client]:
-    """Make ``client`` current for the body; nests, and restores the previous one."""
+    """Make ``client`` current for the body; nests, and restores the previous one.
+
+    Example:
+        >>> from fray import LocalClient
+        >>> with LocalClient(mode="thread") as outer, LocalClient(mode="thread") as inner:
+        ...     with set_current_client(outer):
+        ...         with set_current_client(inner):
+        ...             first = current_client() is inner
+        ...         first, current_client() is outer
+        (True, True)
+    """
     token = _explicit.set(client)
     try:
         yield client
@@ -67,6 +79,10 @@ class _CallableModule(ModuleType):
 
     def __call__(self) -> Client:
         return current_client()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A function that travels by value may hold the module under the function's name.
+        return importlib.import_module, (self.__name__,)
 
 
 sys.modules[__name__].__class__ = _CallableModule

@@ -35,6 +35,10 @@ class Endpoint:
         job_id: Job that published it; None outside a job.
         pid: Process that published it.
         started: When that process started, in clock ticks since boot; tells it from a later one of the same number.
+
+    Example:
+        >>> Endpoint("web", "http://localhost:80").name
+        'web'
     """
 
     name: str
@@ -45,7 +49,12 @@ class Endpoint:
 
 
 def current_job_id() -> str | None:
-    """Return the id of the job that this code runs in, None outside one."""
+    """Return the id of the job that this code runs in, None outside one.
+
+    Example:
+        >>> current_job_id() is None  # this is no job
+        True
+    """
     return _thread_job.get() or JobIdentity.from_environment().job_id
 
 
@@ -72,7 +81,12 @@ def new_endpoint(name: str, address: str) -> Endpoint:
 
 
 def process_start(pid: int) -> int | None:
-    """Return when a process of this machine started, in ticks since boot; None when there is no such process."""
+    """Return when a process of this machine started, in ticks since boot; None when there is no such process.
+
+    Example:
+        >>> process_start(os.getpid()) == process_start(os.getpid()), process_start(2**22 + 1)
+        (True, None)
+    """
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8") as stream:
             fields = stream.read().rpartition(")")[2].split()
@@ -86,6 +100,10 @@ def wait_for_endpoint(look: Callable[[], Endpoint | None], name: str, timeout: f
 
     Raises:
         EndpointNotFoundError: Nobody published it in time.
+
+    Example:
+        >>> wait_for_endpoint(lambda: Endpoint("web", "http://localhost:80"), "web", 1.0)
+        'http://localhost:80'
     """
     end_s = time.monotonic() + timeout
     pause_s = _POLL_S

@@ -40,7 +40,13 @@ class FrayError(Exception):
 
 
 class JobRequestError(FrayError, ValueError):
-    """A request contradicts itself or cannot be carried out."""
+    """A request contradicts itself or cannot be carried out.
+
+    Example:
+        >>> error = JobRequestError("count", 0, "at least 1")
+        >>> error.field, error.value, isinstance(error, ValueError)
+        ('count', 0, True)
+    """
 
     def __init__(self, field: str, value: object, expected: str, remedy: str = "Fix the request.") -> None:
         self.field = field
@@ -62,7 +68,12 @@ class EnvironmentSetupError(FrayError, RuntimeError):
 
 
 class SerializationError(FrayError, TypeError):
-    """A value cannot be pickled, so it cannot travel to another process."""
+    """A value cannot be pickled, so it cannot travel to another process.
+
+    Example:
+        >>> "cloudpickle can pickle" in str(SerializationError("a lock", "TypeError"))
+        True
+    """
 
     def __init__(self, what: str, reason: str) -> None:
         self.what = what
@@ -74,7 +85,12 @@ class SerializationError(FrayError, TypeError):
 
 
 class BackendNotFoundError(FrayError, LookupError):
-    """No installed distribution offers a backend of this name."""
+    """No installed distribution offers a backend of this name.
+
+    Example:
+        >>> BackendNotFoundError("cloud", ["local", "ray"]).installed
+        ['local', 'ray']
+    """
 
     def __init__(self, name: str, installed: list[str]) -> None:
         self.name = name
@@ -86,7 +102,12 @@ class BackendNotFoundError(FrayError, LookupError):
 
 
 class BackendMissingError(FrayError, ImportError):
-    """The library that a backend stands on is not installed."""
+    """The library that a backend stands on is not installed.
+
+    Example:
+        >>> str(BackendMissingError("ray", "marin-fray[ray]")).rpartition("with: ")[2]
+        "pip install 'marin-fray[ray]'"
+    """
 
     def __init__(self, backend: str, requirement: str) -> None:
         self.backend = backend
@@ -106,7 +127,12 @@ class ClientClosedError(FrayError, RuntimeError):
 
 
 class JobAlreadyExists(FrayError, FileExistsError):
-    """A live job has this name, and it is not the same job."""
+    """A live job has this name, and it is not the same job.
+
+    Example:
+        >>> JobAlreadyExists("train").job_name
+        'train'
+    """
 
     def __init__(self, job_name: str, handle: object = None) -> None:
         self.job_name = job_name
@@ -176,7 +202,12 @@ class JobFailed(FrayError, RuntimeError):
 
 
 class RemoteError(FrayError, RuntimeError):
-    """Stand-in for an exception that cannot be revived here: its class or its content does not travel."""
+    """Stand-in for an exception that cannot be revived here: its class or its content does not travel.
+
+    Example:
+        >>> RemoteError("mod.Oops", "bad").type_name
+        'mod.Oops'
+    """
 
     def __init__(self, type_name: str, text: str, remote_traceback: str = "") -> None:
         self.type_name = type_name
@@ -189,7 +220,12 @@ class RemoteError(FrayError, RuntimeError):
 
 
 class CallCancelledError(FrayError, RuntimeError):
-    """A call made with ``submit`` was cancelled, by its caller or because its time was up."""
+    """A call made with ``submit`` was cancelled, by its caller or because its time was up.
+
+    Example:
+        >>> CallCancelledError("counter-0.add").call
+        'counter-0.add'
+    """
 
     def __init__(self, call: str, reason: str = "cancel() was called") -> None:
         self.call = call
@@ -201,7 +237,12 @@ class CallCancelledError(FrayError, RuntimeError):
 
 
 class PortNotFoundError(FrayError, LookupError):
-    """The task that asks was not given a port of this name."""
+    """The task that asks was not given a port of this name.
+
+    Example:
+        >>> PortNotFoundError("http", ["grpc"]).allocated
+        ['grpc']
+    """
 
     def __init__(self, name: str, allocated: list[str]) -> None:
         self.port_name = name
@@ -213,7 +254,12 @@ class PortNotFoundError(FrayError, LookupError):
 
 
 class EndpointNotFoundError(FrayError, LookupError):
-    """Nobody who lives has published an endpoint of this name."""
+    """Nobody who lives has published an endpoint of this name.
+
+    Example:
+        >>> isinstance(EndpointNotFoundError("web", 3.0), LookupError)
+        True
+    """
 
     def __init__(self, name: str, timeout_s: float) -> None:
         self.endpoint = name
@@ -237,7 +283,12 @@ class EndpointTakenError(FrayError, FileExistsError):
 
 
 class ActorUnavailableError(FrayError, ConnectionError):
-    """The actor does not answer: never started, died during the call, or was shut down."""
+    """The actor does not answer: never started, died during the call, or was shut down.
+
+    Example:
+        >>> isinstance(ActorUnavailableError("counter-0", "it was shut down"), ConnectionError)
+        True
+    """
 
     def __init__(self, actor: str, reason: str) -> None:
         self.actor = actor

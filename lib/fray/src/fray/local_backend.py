@@ -136,7 +136,13 @@ class LocalClient:
     def host_actor(
         self, cls: type, *args: Any, name: str, actor_config: ActorConfig = ActorConfig(), **kwargs: Any
     ) -> HostedActor:
-        """Construct an actor in this process that other processes can call; see ``fray.client.Client``."""
+        """Construct an actor in this process that other processes can call; see ``fray.client.Client``.
+
+        Example:
+            >>> with LocalClient() as client:
+            ...     client.host_actor(list, [3, 1], name="here").handle.count(3)
+            1
+        """
         self._require_open("host_actor")
         address = os.path.join(self._private_folder(), f"h{next(self._names)}")
         hosted = host_in_process(
@@ -179,6 +185,12 @@ class LocalClient:
             JobRequestError: ``count < 1``, or a name with a slash or blank.
             SerializationError: The class or its arguments cannot be pickled (process mode).
             ClientClosedError: The client was shut down.
+
+        Example:
+            >>> with LocalClient(mode="thread") as client:
+            ...     group = client.create_actor_group(list, [3, 1], name="lists", count=2)
+            ...     len(group.wait_ready())
+            2
         """
         check_group(name, count)
         self._require_open("create_actor_group")
@@ -225,7 +237,14 @@ class LocalClient:
         return wait_for_endpoint(lambda: self._endpoint_folder().find(name), name, timeout)
 
     def endpoints(self, prefix: str = "") -> dict[str, str]:
-        """Return names and addresses of all endpoints that begin with ``prefix``."""
+        """Return names and addresses of all endpoints that begin with ``prefix``.
+
+        Example:
+            >>> with LocalClient(mode="thread") as client:
+            ...     client.publish_endpoint("web", "http://localhost:8000")
+            ...     client.endpoints("w"), client.endpoints("x")
+            ({'web': 'http://localhost:8000'}, {})
+        """
         return {name: endpoint.address for name, endpoint in self._endpoint_folder().all(prefix).items()}
 
     def _endpoint_folder(self) -> EndpointFolder:
@@ -311,7 +330,12 @@ class LocalClient:
 
 
 def usable_cores() -> int:
-    """Return the number of processor cores that this process may use."""
+    """Return the number of processor cores that this process may use.
+
+    Example:
+        >>> usable_cores() >= 1
+        True
+    """
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

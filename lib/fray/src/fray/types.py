@@ -62,6 +62,10 @@ class EnvironmentConfig:
         extras: Extras of the workspace's project to install.
     Raises:
         JobRequestError: Both or neither of ``workspace`` and ``docker_image``.
+
+    Example:
+        >>> EnvironmentConfig(workspace="/tmp", env_vars={"MODE": "test"}).env_vars["MODE"]
+        'test'
     """
 
     workspace: str | None = None
@@ -131,6 +135,10 @@ class Entrypoint:
 
         Raises:
             JobRequestError: ``fn`` cannot be called.
+
+        Example:
+            >>> Entrypoint.from_callable(sum, [[1, 2]]).args
+            ([1, 2],)
         """
         if not callable(fn):
             raise JobRequestError("fn", fn, "a callable")
@@ -212,6 +220,10 @@ class ActorConfig:
         max_task_retries: Reserved for backends whose scheduler counts task retries.
     Raises:
         JobRequestError: A number out of range.
+
+    Example:
+        >>> ActorConfig(max_concurrency=4, max_restarts=3).max_concurrency
+        4
     """
 
     max_concurrency: int = 1

@@ -4,10 +4,10 @@ A job's task is a Ray task, an actor is a Ray actor; placement, transport, objec
 machines are Ray's. What fray adds is its contract (``fray.actor``, ``fray.client``): retries that tell failure from
 preemption, gangs, exceptions that come back as themselves, output that can be read, and nothing left running.
 
-The pieces, from the bottom up: ``board`` (small facts in Ray's key-value store: who has started, what was printed,
-where an actor is), ``options`` (requests in Ray's words), ``worker`` (what runs in a Ray worker process), ``host`` (the
-Ray actor around a user's object), ``dispatch`` (the one thread that moves state in the driver), ``jobs``, ``actors``,
-and ``client``. Needs the extra: ``pip install 'marin-fray[ray]'``.
+The pieces, from the bottom up: ``_board`` (small facts in Ray's key-value store: who has started, what was printed,
+where an actor is), ``_options`` (requests in Ray's words), ``_worker`` (what runs in a Ray worker process), ``_host``
+(the Ray actor around a user's object), ``_dispatch`` (the one thread that moves state in the driver), ``_jobs``,
+``_actors``, and ``_client``. Needs the extra: ``pip install 'marin-fray[ray]'``.
 """
 
 from fray.errors import BackendMissingError
@@ -17,7 +17,7 @@ try:
 except ImportError as error:
     raise BackendMissingError("ray", "marin-fray[ray]") from error
 
-from fray.ray_backend.client import RayClient
+from fray.ray_backend._client import RayClient
 
 __all__ = ["RayClient"]
 del _ray

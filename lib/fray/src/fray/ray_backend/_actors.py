@@ -18,10 +18,10 @@ from fray._codec import dumps_call, loads, unpack_error
 from fray._future import Future
 from fray._operation import Operation
 from fray.errors import ActorUnavailableError
-from fray.ray_backend import board
-from fray.ray_backend.dispatch import post, when_ready
-from fray.ray_backend.host import HostSpec, host_class
-from fray.ray_backend.worker import Surroundings
+from fray.ray_backend import _board as board
+from fray.ray_backend._dispatch import post, when_ready
+from fray.ray_backend._host import HostSpec, host_class
+from fray.ray_backend._worker import Surroundings
 from fray.types import ActorConfig
 
 _NAMESPACE: Final = "fray"

@@ -21,11 +21,11 @@ from fray._tree import pack_tree
 from fray.client import HostedActor
 from fray.endpoints import new_endpoint, wait_for_endpoint
 from fray.errors import ClientClosedError, JobAlreadyExists, JobRequestError
-from fray.ray_backend import board
-from fray.ray_backend.actors import RayActorGroup, RayGroupSpec
-from fray.ray_backend.jobs import RayJobs, RayRun, block_in_worker
-from fray.ray_backend.options import require_feasible, resource_options, runtime_env
-from fray.ray_backend.worker import Surroundings
+from fray.ray_backend import _board as board
+from fray.ray_backend._actors import RayActorGroup, RayGroupSpec
+from fray.ray_backend._jobs import RayJobs, RayRun, block_in_worker
+from fray.ray_backend._options import require_feasible, resource_options, runtime_env
+from fray.ray_backend._worker import Surroundings
 from fray.types import ActorConfig, EnvironmentConfig, JobRequest, JobStatus, ResourceConfig
 
 

@@ -17,10 +17,10 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from rigging.job_identity import JobIdentity
 
 from fray._job import Failure, Job
-from fray.ray_backend import board
-from fray.ray_backend.dispatch import post, when_ready
-from fray.ray_backend.options import bundle
-from fray.ray_backend.worker import Ended, Ending, RayTask, Surroundings, free_address, run_task
+from fray.ray_backend import _board as board
+from fray.ray_backend._dispatch import post, when_ready
+from fray.ray_backend._options import bundle
+from fray.ray_backend._worker import Ended, Ending, RayTask, Surroundings, free_address, run_task
 from fray.types import JobStatus
 
 _ADDRESS: Final = -1

@@ -28,7 +28,7 @@ from fray._overlay import overlay
 from fray._tree import unpack_tree
 from fray.current_client import set_default_client_factory, shutdown_default_client
 from fray.ports import PortLeases
-from fray.ray_backend import board
+from fray.ray_backend import _board as board
 
 _POST_S: Final = 0.2
 _POST_BYTES: Final = 65_536

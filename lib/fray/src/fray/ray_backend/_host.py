@@ -19,8 +19,8 @@ from fray._local.executor import ActorExecutor
 from fray.actor import ActorContext, set_current_actor
 from fray.current_client import shutdown_default_client
 from fray.errors import ActorUnavailableError
-from fray.ray_backend import board
-from fray.ray_backend.worker import Surroundings, enter, guard_this_process, output_capture
+from fray.ray_backend import _board as board
+from fray.ray_backend._worker import Surroundings, enter, guard_this_process, output_capture
 
 CONTROL_LANES: Final = 8
 

@@ -93,7 +93,7 @@ def runtime_env(environment: EnvironmentConfig | None, resources: ResourceConfig
     """Return Ray's runtime environment: variables from the start of the process on, and packages.
 
     A worker process serves only tasks of one runtime environment, and a new one costs a second to start. So a plain
-    request has none: its device's variables are set by ``fray.ray_backend.worker`` before the task runs.
+    request has none: its device's variables are set by ``fray.ray_backend._worker`` before the task runs.
 
     Raises:
         JobRequestError: A container image is asked for, or an extra that the workspace does not offer.
