@@ -2,7 +2,9 @@
 
 import json
 
+import equinox as eqx
 import haliax as hax
+import haliax.nn as hnn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,7 +20,6 @@ from levanter.models.loss import next_token_loss
 from levanter.models.mixtral import MixtralConfig
 from levanter.optim.config import OptimizerConfig
 from levanter.sharding import compute_sharding, place
-from levanter.trainer_state import trainable
 
 DEVICES = np.asarray(jax.devices())
 assert DEVICES.size == 8
@@ -93,7 +94,7 @@ def mixtral_report() -> float:
         num_kv_heads=2,
         n_routed_experts=8,
     )
-    model = config.build(Axis("vocab", 32), key=jax.random.PRNGKey(1))
+    model = jax.jit(lambda key: config.build(Axis("vocab", 32), key=key))(jax.random.PRNGKey(1))
     ids = np.random.default_rng(0).integers(0, 32, (8, 16)).astype(np.int32)
     tokens = hax.named(ids, (Axis("batch", 8), Axis("position", 16)))
     example = LmExample.causal(tokens)
@@ -152,10 +153,10 @@ def grug_report() -> dict:
 
 def optimizer_report() -> dict:
     """Two steps of Muon from a gradient laid out over the mesh, against one device."""
-    config = MixtralConfig(
-        max_seq_len=8, hidden_dim=16, intermediate_dim=32, num_layers=3, num_heads=4, num_kv_heads=2, n_routed_experts=4
-    )
-    params = trainable(config.build(Axis("vocab", 24), key=jax.random.PRNGKey(2)))
+    Embed, Mlp, Layers = Axis("embed", 16), Axis("mlp", 32), Axis("layers", 3)
+    one = hnn.Linear.init(Embed, Mlp, key=jax.random.PRNGKey(2), use_bias=False, out_first=False)
+    stacked = hax.random.normal(jax.random.PRNGKey(2), (Layers, Embed, Mlp))
+    params = {"mlp": eqx.tree_at(lambda layer: layer.weight, one, stacked)}
     grads = optax.tree.random_like(jax.random.PRNGKey(3), params, jax.random.normal)
     mesh, mapping = mesh_of({"data": 8}), {"embed": "data"}
     report = {}
