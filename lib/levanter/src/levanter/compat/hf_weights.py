@@ -1,7 +1,7 @@
 r"""Safetensors files of a model, read and written one tensor at a time.
 
-Reading fills preallocated host arrays slice by slice, so that the peak is the model plus the file being read; writing
-holds one shard. Nothing is guessed: a tensor that does not fit is an error that names it.
+Reading fills preallocated host arrays slice by slice, so that the peak is the model plus one tensor; writing holds one
+shard. Nothing is guessed: a tensor that does not fit is an error that names it.
 
 References:
     Format: https://github.com/huggingface/safetensors (8-byte header length, JSON header, raw little-endian bytes).
@@ -11,7 +11,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import IO, Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -83,30 +83,30 @@ def read_weights(
     wanted = {leaf.path: leaf for slot in slots if slot.constant is None for leaf in slot.leaves}
     buffers: dict[str, np.ndarray] = {}
     found: set[str] = set()
-    for stored, tensors in _tensors(path):
+    for tensor in _tensors(path):
+        stored = tensor.name
         name = rename(stored)
         if name not in by_name:
             if ignored(name):
                 continue
             raise HfTensorError(path, stored, "unexpected", detail=f"one of the {len(slots)} tensors of this config")
         slot = by_name[name]
-        view = tensors.get_slice(stored)
-        if tuple(view.get_shape()) != slot.shape(template):
-            detail = f"shape {slot.shape(template)} from config.json, found {tuple(view.get_shape())}"
+        if tensor.shape != slot.shape(template):
+            detail = f"shape {slot.shape(template)} from config.json, found {tensor.shape}"
             raise HfTensorError(path, stored, "shape", detail=detail)
+        kind = _dtype(path, stored, tensor.dtype, dtype)
         if slot.constant is not None:
-            value = float(tensors.get_tensor(stored))
+            value = float(tensor.read())
             if abs(value - slot.constant) > 0.01 * abs(slot.constant):
                 raise HfTensorError(path, stored, "value", detail=f"{slot.constant}, found {value:g}")
             continue
-        kind = _dtype(path, stored, view.get_dtype(), dtype)
         for leaf in slot.leaves:
             if leaf.path not in buffers:
                 buffers[leaf.path] = aligned_empty(leaf.array(template).shape, kind)
             elif buffers[leaf.path].dtype != kind:
                 detail = f"{buffers[leaf.path].dtype} as in the tensors before it, found {kind}; pass dtype to convert"
                 raise HfTensorError(path, stored, "dtype", detail=detail)
-        slot.write(buffers, tensors.get_tensor(stored))
+        slot.write(buffers, tensor.read())
         found.add(name)
     missing = next((name for name, slot in by_name.items() if name not in found and slot.constant is None), None)
     if missing is not None:
@@ -190,19 +190,41 @@ def write_json(folder: str, name: str, document: dict[str, Any]) -> None:
         stream.write("\n")
 
 
-def _tensors(path: str) -> Iterator[tuple[str, Any]]:
-    """Name and open file of every tensor."""
+class _StoredTensor(NamedTuple):
+    """One tensor of an open file, not yet read."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    stream: IO[bytes]
+    start: int
+
+    def read(self) -> np.ndarray:
+        """The values. Plain reads, because the pages of a memory map would count as ours until the file is closed."""
+        self.stream.seek(self.start)
+        count = math.prod(self.shape)
+        return np.fromfile(self.stream, jnp.dtype(_DTYPES[self.dtype]), count).reshape(self.shape)
+
+
+def _tensors(path: str) -> Iterator[_StoredTensor]:
+    """Every tensor of a folder, file by file."""
     for full in weight_files(path):
         try:
-            with safe_open(full, framework="numpy") as tensors:
-                for name in tensors.keys():
-                    yield name, tensors
-        except SafetensorError as error:
+            with safe_open(full, framework="numpy"):
+                pass  # which checks that the file is whole and its header consistent
+        except (SafetensorError, OSError) as error:
             raise HfCheckpointError(
                 f"cannot read the weights: path={full}, size={os.path.getsize(full)} bytes, reason={error}; expected "
                 "a whole safetensors file. Copy it again.",
                 path=path,
             ) from error
+        with open(full, "rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
+            header = json.loads(stream.read(length))
+            header.pop("__metadata__", None)
+            for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+                start = 8 + length + entry["data_offsets"][0]
+                yield _StoredTensor(name, entry["dtype"], tuple(entry["shape"]), stream, start)
 
 
 def _dtype(path: str, name: str, stored: str, wanted: str | None) -> np.dtype:
