@@ -1,6 +1,7 @@
 """The command ``fsutil`` over every store, its bad input, and that a copy is what was sent."""
 
 import gzip
+import hashlib
 import importlib.util
 import io
 import json
@@ -11,6 +12,7 @@ import sys
 import pytest
 from rigging.errors import StoragePathError, TransferVerificationError
 from rigging.filesystem import transfer
+from rigging.filesystem.atomic import atomic_stream
 from rigging.filesystem.storage_path import StoragePath
 from rigging.fsutil.cli import main
 
@@ -106,19 +108,25 @@ def test_a_failed_copy_leaves_the_target_as_it_was(tmp_path):
 
 
 @pytest.mark.interop
-def test_a_failed_upload_leaves_no_half_object(store_url, tmp_path):
-    source = tmp_path / "s"
-    source.write_bytes(BIG * 4)  # more than goes in one request: with less there is no half
-    sizes = []
-
-    def stop(size):
-        sizes.append(size)
-        if len(sizes) == 2:
-            raise OSError("interrupted")
-
-    with pytest.raises(OSError, match="interrupted"):
-        transfer.copy_file(str(source), f"{store_url}/half", advance=stop)
+def test_a_failed_write_leaves_no_half_object(store_url):
+    with pytest.raises(OSError, match="interrupted"), atomic_stream(f"{store_url}/half") as stream:
+        for _ in range(2):
+            stream.write(BIG)  # more than one part: some are at the store already
+        raise OSError("interrupted")
     assert not StoragePath(f"{store_url}/half").exists()
+    with atomic_stream(f"{store_url}/whole") as stream:
+        for _ in range(2):
+            stream.write(BIG)
+    assert StoragePath(f"{store_url}/whole").size() == 2 * len(BIG)
+
+
+@pytest.mark.interop
+def test_a_large_file_goes_up_in_parts_and_is_checked(store_url, tmp_path):
+    source, told = tmp_path / "s", []
+    source.write_bytes(BIG * 4)
+    done = transfer.copy_file(str(source), f"{store_url}/large", advance=told.append)
+    assert done.verified in ("store digest", "read back") and sum(told) == done.size == 4 * len(BIG)
+    assert done.md5 == hashlib.md5(BIG * 4).hexdigest() == transfer.digest_of(f"{store_url}/large").hex()
 
 
 def test_a_copy_that_does_not_match_is_removed_and_an_error(tmp_path):
@@ -276,3 +284,14 @@ def test_a_copy_that_is_killed_leaves_the_target_as_it_was(tmp_path, python_chil
     assert target.read_bytes() == b"old"
     (tmp_path / "source").write_bytes(b"new")
     assert main(["cp", str(tmp_path / "source"), str(target)]) == 0 and target.read_bytes() == b"new"
+
+
+@pytest.mark.slow
+@pytest.mark.interop
+def test_a_store_that_does_not_answer_is_said_in_one_line(s3_bucket):
+    """Against a port where nobody listens: what the libraries log, and their stack traces, stay off the screen."""
+    words = [sys.executable, "-m", "rigging.fsutil.cli", "cat", f"{s3_bucket}/x"]
+    environment = {**os.environ, "AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_MAX_ATTEMPTS": "1"}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr.startswith("error: ") and len(done.stderr.strip().splitlines()) == 1

@@ -42,6 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(stop.code or 0)
     if options.verbose:
         logging.basicConfig(level=logging.INFO, stream=sys.stderr)
+    elif not logging.getLogger().handlers:
+        # Else Python prints what the stores' libraries log, tracebacks of their retries included.
+        logging.getLogger().addHandler(logging.NullHandler())
     try:
         code = options.run(options)
         sys.stdout.flush()
@@ -58,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         # The stores' libraries have error classes of their own; a person at a terminal wants words, not a stack.
         logger.info("unexpected %s", type(error).__name__, exc_info=error)
-        return _report(OSError(f"{type(error).__name__}: {error}"))
+        return _report(OSError(f"{error} ({type(error).__name__})"))
 
 
 def _report(error: Exception) -> int:
@@ -75,7 +78,7 @@ def _report(error: Exception) -> int:
         code = FAILED
     elif isinstance(error, ValueError):
         code = BAD_INPUT
-    elif isinstance(error, PermissionError):
+    elif isinstance(error, PermissionError) or "credentials" in text.lower():
         hint = "check the credentials, and who may read this place"
     print(f"error: {text}", file=sys.stderr)
     if hint:
