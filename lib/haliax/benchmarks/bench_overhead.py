@@ -35,6 +35,8 @@ TARGETS = {
     "trace_mean_broadcast": 1.3,
     "trace_dot": 1.3,
     "named_jit_dispatch_50_linear": 2.0,
+    "stacked_trace_and_lower": 1.15,
+    "stacked_program_lines": 1.15,
 }
 
 
@@ -155,6 +157,85 @@ def dispatch(rounds, calls):
     }
 
 
+BATCH, POS, EMBED, HEADS, HEAD, MLP, LAYER = hax.make_axes(batch=2, pos=8, embed=16, heads=4, head=4, mlp=32, layer=24)
+
+
+class Block(eqx.Module):
+    """A transformer block: what `Stacked` is used for."""
+
+    norm: hnn.RmsNorm
+    qkv: hnn.Linear
+    out: hnn.Linear
+    up: hnn.Linear
+    down: hnn.Linear
+
+    @staticmethod
+    def init(*, key):
+        k = jax.random.split(key, 4)
+
+        def linear(i, o, key):
+            return hnn.Linear.init(i, o, key=key, use_bias=False)
+
+        three = hax.Axis("three", 3)
+        return Block(
+            hnn.RmsNorm.init(EMBED, use_bias=False),
+            linear(EMBED, (three, HEADS, HEAD), k[0]),
+            linear((HEADS, HEAD), EMBED, k[1]),
+            linear(EMBED, MLP, k[2]),
+            linear(MLP, EMBED, k[3]),
+        )
+
+    def __call__(self, x, mask):
+        q, k, v = self.qkv(self.norm(x)).unbind("three")
+        k, v = k.rename({"pos": "kpos"}), v.rename({"pos": "kpos"})
+        x = x + self.out(hnn.dot_product_attention("kpos", "head", q, k, v, mask=mask))
+        return x + self.down(hnn.silu(self.up(self.norm(x))))
+
+
+def by_hand(params, x_BPE):
+    """The same stack in jnp: B batch, P pos, E embed, H heads, D head."""
+    mask_PK = jnp.arange(8)[:, None] >= jnp.arange(8)
+    mm = jax.lax.dot_general
+
+    def rms(x, w):
+        return w * (x * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=2, keepdims=True) + 1e-5))
+
+    def block(x, p):
+        norm_E, qkv_3HDE, out_EHD, up_ME, down_EM = p
+        y = mm(rms(x, norm_E), qkv_3HDE, (((2,), (3,)), ((), ())))
+        q, k, v = (y[:, :, i] for i in range(3))
+        s_BHPK = mm(q * 0.5, k, (((3,), (3,)), ((0, 2), (0, 2))))
+        a_BHPK = jax.nn.softmax(jnp.where(mask_PK, s_BHPK, -1e9), axis=3)
+        o_BPHD = mm(a_BHPK, v, (((3,), (1,)), ((0, 1), (0, 2)))).transpose(0, 2, 1, 3)
+        x = x + mm(o_BPHD, out_EHD, (((2, 3), (1, 2)), ((), ())))
+        h = jax.nn.silu(mm(rms(x, norm_E), up_ME, (((2,), (1,)), ((), ()))))
+        return x + mm(h, down_EM, (((2,), (1,)), ((), ()))), None
+
+    return jnp.mean(jax.lax.scan(block, x_BPE, params)[0] ** 2)
+
+
+def stacked(rounds):
+    """Trace and lower value_and_grad of 24 stacked blocks, beside the scan one would write by hand."""
+    stack = hnn.Stacked.init(LAYER, Block)(key=jax.random.split(jax.random.key(0), LAYER.size))
+    x = hax.random.normal(jax.random.key(1), (BATCH, POS, EMBED))
+    inner = stack.stacked
+    params = [m.weight.array for m in (inner.norm, inner.qkv, inner.out, inner.up, inner.down)]
+
+    def named(stack, x):
+        return hax.mean(stack.fold(x, hnn.causal_mask(POS, POS.alias("kpos"))) ** 2).scalar()
+
+    def ours():
+        return jax.jit(jax.value_and_grad(lambda s, x: named(s, x))).lower(stack, x)
+
+    def theirs():
+        return jax.jit(jax.value_and_grad(lambda p, x: by_hand(p, x))).lower(params, x.array)
+
+    np.testing.assert_allclose(ours().compile()(stack, x)[0], theirs().compile()(params, x.array)[0], rtol=1e-4)
+    lines = [len(lowered.as_text().splitlines()) for lowered in (ours(), theirs())]
+    size = {"ours_us": lines[0], "raw_us": lines[1], "ratio": round(lines[0] / lines[1], 2), "spread": 1.0}
+    return {"stacked_trace_and_lower": versus(ours, theirs, rounds, 1), "stacked_program_lines": size}
+
+
 def unflatten(rounds, calls):
     x = hax.ones({"a": 8, "b": 16})
     leaves, treedef = jax.tree.flatten(x)
@@ -163,20 +244,28 @@ def unflatten(rounds, calls):
 
 
 def import_seconds(rounds):
-    def run(code):
-        program = f"import time; t = time.perf_counter(); {code}; print(time.perf_counter() - t)"
-        return float(subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout)
-
-    both = [
-        (run("import jax"), run("import haliax as h; h.NamedArray; h.nn.Linear"), run("import haliax"))
+    """CPU seconds of the first thread in fresh processes: jax, then the bare import, then a first layer."""
+    program = """
+import time
+marks = [time.thread_time()]
+import jax; marks.append(time.thread_time())
+import haliax; marks.append(time.thread_time())
+import equinox; marks.append(time.thread_time())
+haliax.nn.Linear; marks.append(time.thread_time())
+print(*(b - a for a, b in zip(marks, marks[1:])))
+"""
+    runs = [
+        [float(t) for t in subprocess.check_output([sys.executable, "-c", program], text=True).split()]
         for _ in range(rounds)
     ]
-    jax_s, used, lazy = (min(c) for c in zip(*both, strict=True))
+    jax_s, bare, equinox, layer = (min(column) for column in zip(*runs, strict=True))
     return {
         "jax_s": round(jax_s, 3),
-        "haliax_used_s": round(used, 3),
-        "haliax_lazy_s": round(lazy, 3),
-        "extra_s": round(used - jax_s, 3),
+        "import_haliax_s": round(bare, 3),
+        "equinox_s": round(equinox, 3),
+        "first_layer_s": round(layer, 3),
+        "extra_s": round(bare, 3),
+        "extra_with_layers_s": round(bare + equinox + layer, 3),
     }
 
 
@@ -193,7 +282,10 @@ def main():
     smoke = parser.parse_args().smoke
     rounds, calls = (3, 100) if smoke else (15, 1000)
     cases = (
-        eager(rounds, calls) | tracing(2 if smoke else 7, 20 if smoke else 100) | dispatch(rounds, 20 if smoke else 200)
+        eager(rounds, calls)
+        | tracing(2 if smoke else 7, 20 if smoke else 100)
+        | dispatch(rounds, 20 if smoke else 200)
+        | stacked(2 if smoke else 7)
     )
     met = {name: cases[name]["ratio"] <= limit for name, limit in TARGETS.items()}
     unflatten_us = unflatten(rounds, calls)

@@ -52,7 +52,7 @@ class dslice:
 jax.tree_util.register_pytree_with_keys(
     dslice,
     lambda d: (((jax.tree_util.GetAttrKey("start"), d.start),), d.size),
-    lambda size, children: dslice(children[0], size),
+    lambda size, children: dslice(*children, size),
     flatten_func=lambda d: ((d.start,), d.size),
 )
 

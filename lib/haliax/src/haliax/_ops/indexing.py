@@ -213,7 +213,7 @@ class _Compiler:
             self.fill,
             shared,
             mapped,
-            self.place(inner_union, rest)[0],
+            self.place(inner_union, rest)[0] if shared else names,
         )
 
     def place(self, union: tuple[str, ...], positions: Sequence[int]) -> tuple[tuple[str, ...], dict[str, int]]:
