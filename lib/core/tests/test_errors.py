@@ -5,8 +5,8 @@ import pickle
 
 import pytest
 from marin import errors
-from marin.execution.regions import RegionConflict
 from marin.execution.gates import Refusal
+from marin.execution.regions import RegionConflict
 
 REFUSAL = Refusal(
     rule="licence",
