@@ -3,7 +3,8 @@
 The floors are the same bytes through ``np.save``, synced to disk as ours are, and through plain TensorStore; the rival
 is Orbax, in the environment whose interpreter ``--orbax`` names. All are interleaved, cycle by cycle. What was
 restored is checked equal first. Prints one JSON line; ``value`` is the seconds training stands still per save; times
-are the least and the median over the cycles.
+are the least and the median over the cycles; the growth of resident memory is the median of the second half of the
+cycles less that of the first.
 
     python lib/levanter/benchmarks/bench_checkpoint.py [--smoke] [--cycles N] [--orbax PYTHON]
 """
@@ -116,7 +117,10 @@ def summary(rows):
     figures = {f"{name}_s": min(row[name] for row in rows) for name in names}
     figures |= {f"{name}_median_s": statistics.median(row[name] for row in rows) for name in names}
     if "rss" in rows[0]:
-        figures |= {"rss_growth_bytes": rows[-1]["rss"] - rows[0]["rss"], "rss_bytes": rows[-1]["rss"]}
+        held = [row["rss"] for row in rows]
+        half = len(held) // 2
+        growth = statistics.median(held[half:]) - statistics.median(held[:half])
+        figures |= {"rss_growth_bytes": growth, "rss_bytes": [min(held), max(held)]}
     return figures
 
 

@@ -3,9 +3,11 @@
 import json
 import os
 import pathlib
+import signal
 import socket
 import subprocess
 import sys
+import time
 
 import equinox as eqx
 import jax
@@ -81,21 +83,7 @@ def test_every_layout_gives_the_same_losses(tmp_path, run_python):
 @pytest.mark.timeout(600)
 def test_two_processes_save_one_checkpoint_that_opens_anywhere(tmp_path):
     layout = {"fsdp and tensor": {"axes": {"model": 2}}}
-    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=2"
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, WORKER, str(tmp_path), json.dumps(layout)]
-    pair = [
-        subprocess.Popen(
-            [*command, str(process), "2", str(port)],
-            env={**os.environ, "XLA_FLAGS": flags, "MARIN_PROGRESS": "0"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for process in range(2)
-    ]
+    pair = start_pair(WORKER, str(tmp_path), json.dumps(layout), devices=2)
     outputs = [process.communicate(timeout=280) for process in pair]
     assert [process.returncode for process in pair] == [0, 0], outputs[0][1][-2000:] + outputs[1][1][-2000:]
     first, second = (json.loads(out.splitlines()[-1])["fsdp and tensor"] for out, _ in outputs)
@@ -106,6 +94,39 @@ def test_two_processes_save_one_checkpoint_that_opens_anywhere(tmp_path):
     assert tree_digest(load_checkpoint(template, first["checkpoint"], subpath="model")) == first["digest"]
     lines = (tmp_path / "0/run/metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [0, 1, 2, 3], "one process logs"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_signal_to_one_process_stops_all_at_the_same_step(tmp_path):
+    pair = start_pair(WORKER.replace("mesh_worker", "preempt_worker"), str(tmp_path), devices=1)
+    deadline = time.monotonic() + 200
+    while not (tmp_path / "ready-1").exists() and time.monotonic() < deadline:
+        assert pair[1].poll() is None, pair[1].communicate()[1][-2000:]
+        time.sleep(0.05)
+    pair[1].send_signal(signal.SIGTERM)
+    outputs = [process.communicate(timeout=100) for process in pair]
+    first, second = (out.splitlines()[-1].split() for out, _ in outputs)
+    assert first == second, outputs[0][1][-2000:]
+    assert [c.step for c in discover_checkpoint_candidates(str(tmp_path / "checkpoints/run"))] == [int(first[0])]
+
+
+def start_pair(worker: str, *args: str, devices: int) -> list[subprocess.Popen]:
+    """Two processes of one run, each with that many virtual devices."""
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        port = probe.getsockname()[1]
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}"
+    return [
+        subprocess.Popen(
+            [sys.executable, worker, *args, str(process), "2", str(port)],
+            env={**os.environ, "XLA_FLAGS": flags, "MARIN_PROGRESS": "0"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for process in range(2)
+    ]
 
 
 def mesh_model() -> LlamaConfig:

@@ -394,7 +394,7 @@ class Trainer:
         path = self._leave(state, step)
         if cancelled:
             raise CancelledError(step)
-        raise PreemptedError(step, self._flag.signal_name or "unknown", path)
+        raise PreemptedError(step, self._flag.signal_name or "received by another process", path)
 
     def _leave(self, state: TrainerState, step: int) -> str | None:
         """Save and make everything durable before the run ends early; the checkpoint's path."""
