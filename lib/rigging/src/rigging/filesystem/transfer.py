@@ -9,6 +9,7 @@ not against malice.
 import contextlib
 import contextvars
 import hashlib
+import itertools
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,7 +19,7 @@ from typing import IO, Any, Final
 
 from rigging.errors import StoragePathError, TransferVerificationError
 from rigging.filesystem._stores import store_for
-from rigging.filesystem.atomic import atomic_stream
+from rigging.filesystem.atomic import atomic_rename, atomic_stream
 from rigging.filesystem.storage_path import StoragePath, StoredEntry
 
 BLOCK_BYTES: Final = 4 << 20
@@ -86,7 +87,10 @@ def digest_of(path: str, algorithm: str = "md5", advance: Callable[[int], object
 def copy_file(
     source: str, target: str, *, verify: bool = True, advance: Callable[[int], object] = lambda n: None
 ) -> Copied:
-    """Copy one file; the target appears whole, and is removed again when it does not match.
+    """Copy one file; the target appears whole.
+
+    A local target is checked before it takes the place of what is there; an object is checked after, and removed when
+    it does not match.
 
     Args:
         source: Local path or URL of a file.
@@ -108,14 +112,15 @@ def copy_file(
     """
     if StoragePath(source).normalize() == StoragePath(target).normalize():
         raise StoragePathError("copy", target, "a target that is not the source")
-    remote = StoragePath(target).is_remote
-    if remote and StoragePath(source).is_local and os.path.getsize(_native(source)) >= _ONE_REQUEST_BYTES:
+    if StoragePath(target).is_local:
+        return _copy_to_disk(source, target, verify, advance)
+    if StoragePath(source).is_local and os.path.getsize(_native(source)) >= _ONE_REQUEST_BYTES:
         return _send_large(source, target, verify, advance)
     digest = hashlib.md5(usedforsecurity=False)
     size = 0
     with StoragePath(source).open("rb") as reading:
-        first = reading.read(_ONE_REQUEST_BYTES if remote else BLOCK_BYTES)
-        if remote and len(first) < _ONE_REQUEST_BYTES:
+        first = reading.read(_ONE_REQUEST_BYTES)
+        if len(first) < _ONE_REQUEST_BYTES:
             # One request, and the store keeps a plain MD5, which an upload in parts would not have.
             StoragePath(target).write_bytes(first)
             digest.update(first)
@@ -123,16 +128,30 @@ def copy_file(
             advance(size)
         else:
             with atomic_stream(target) as writing:
-                block = first
-                while block:
-                    digest.update(block)
-                    writing.write(block)
-                    size += len(block)
-                    advance(len(block))
-                    block = reading.read(BLOCK_BYTES)
+                size = _pour(itertools.chain((first,), blocks(reading)), writing, digest, advance)
     sent = digest.hexdigest()
     how = _verified(source, target, size, sent) if verify else "not verified"
     return Copied(source, target, size, sent, how)
+
+
+def _copy_to_disk(source: str, target: str, verify: bool, advance: Callable[[int], object]) -> Copied:
+    """Copy to a local file; it is checked before it takes the place of what is there."""
+    digest = hashlib.md5(usedforsecurity=False)
+    with atomic_rename(_native(target)) as temp:
+        with StoragePath(source).open("rb") as reading, open(temp, "wb") as writing:
+            size = _pour(blocks(reading), writing, digest, advance)
+        how = _verified(source, temp, size, digest.hexdigest(), shown=target) if verify else "not verified"
+    return Copied(source, target, size, digest.hexdigest(), how)
+
+
+def _pour(source: Iterable[bytes], target: IO[bytes], digest: Any, advance: Callable[[int], object]) -> int:
+    size = 0
+    for block in source:
+        digest.update(block)
+        target.write(block)
+        size += len(block)
+        advance(len(block))
+    return size
 
 
 def _send_large(source: str, target: str, verify: bool, advance: Callable[[int], object]) -> Copied:
@@ -148,14 +167,16 @@ def _native(path: str) -> str:
     return store_for(path)[1]
 
 
-def _verified(source: str, target: str, size: int, sent: str) -> str:
+def _verified(source: str, target: str, size: int, sent: str, *, shown: str | None = None) -> str:
     arrived = StoragePath(target).info()
     how = "store digest" if arrived.md5 is not None else "read back"
     md5 = arrived.md5 if arrived.md5 is not None else digest_of(target).hex()
     if (arrived.size, md5) != (size, sent):
         with contextlib.suppress(OSError):
             StoragePath(target).rm()
-        raise TransferVerificationError(source, target, f"{size} bytes, md5 {sent}", f"{arrived.size} bytes, md5 {md5}")
+        raise TransferVerificationError(
+            source, shown or target, f"{size} bytes, md5 {sent}", f"{arrived.size} bytes, md5 {md5}"
+        )
     return how
 
 
