@@ -7,9 +7,22 @@ also here. Nothing heavy is imported: fsspec is loaded when the first URL is ope
 module                          holds
 ==============================  =====================================================================
 ``rigging.timing``              clocks, durations, deadlines, pacing, retries
-``rigging.filesystem``          paths, atomic writes, compare-and-swap, leases
+``rigging.filesystem``          paths, atomic writes, compare-and-swap, leases, copies, regions, mirror
+``rigging.fsutil``              the command ``fsutil``
+``rigging.cache``               a bounded cache on disk
+``rigging.config_discovery``    configuration files by name
+``rigging.data_config``         where a cluster keeps its data
+``rigging.path_validation``     names that others chose, made safe
 ``rigging.secrets``             secrets by reference
 ``rigging.redaction``           keeping secrets out of logs and records
+``rigging.token_authority``     signed tokens
+``rigging.server_auth``         who is calling
+``rigging.route_auth``          whom a route serves
+``rigging.auth``                tokens of a caller
+``rigging.credential_store``    credentials of a user, in private files
+``rigging.google_tokens``       tokens from Google, and its proxy's assertions
+``rigging.connect``             from an address to a client
+``rigging.telemetry``           traces and metrics, silent by default
 ``rigging.provenance``          code, machine, packages, person
 ``rigging.resources``           devices and resource requests
 ``rigging.job_identity``        rank and size of a job, from the environment

@@ -7,7 +7,13 @@ is used and not before.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rigging.filesystem.atomic import atomic_rename, write_bytes_atomic, write_json_atomic, write_text_atomic
+    from rigging.filesystem.atomic import (
+        atomic_rename,
+        atomic_stream,
+        write_bytes_atomic,
+        write_json_atomic,
+        write_text_atomic,
+    )
     from rigging.filesystem.conditional import ConditionalObject, VersionedBytes, conditional_object
     from rigging.filesystem.lease import HeldLease, Lease, LeaseHolder, LeaseState
     from rigging.filesystem.prefix import marin_prefix, marin_region
@@ -22,6 +28,7 @@ _EXPORTS = {
     "StoragePath": "storage_path",
     "VersionedBytes": "conditional",
     "atomic_rename": "atomic",
+    "atomic_stream": "atomic",
     "conditional_object": "conditional",
     "marin_prefix": "prefix",
     "marin_region": "prefix",
@@ -40,6 +47,7 @@ __all__ = [
     "StoragePath",
     "VersionedBytes",
     "atomic_rename",
+    "atomic_stream",
     "conditional_object",
     "marin_prefix",
     "marin_region",
