@@ -78,9 +78,9 @@ def route_top_k(logits_TE: jax.Array, k: int, *, normalise: bool) -> Routing:
         ConfigError: more experts a token than experts.
 
     Example:
-        >>> routing = route_top_k(jnp.log(jnp.array([[0.5, 0.3, 0.2]])), 2, normalise=True)
-        >>> routing.selected_TK.tolist(), jnp.round(routing.weights_TK, 3).tolist()
-        ([[0, 1]], [[0.625, 0.375]])
+        >>> routing = route_top_k(jnp.log(jnp.array([[0.6, 0.2, 0.2]])), 2, normalise=True)
+        >>> routing.selected_TK.tolist(), [round(float(w), 3) for w in routing.weights_TK[0]]
+        ([[0, 1]], [0.75, 0.25])
     """
     check_top_k(logits_TE.shape[-1], k)
     logits = logits_TE.astype(jnp.float32)
