@@ -16,7 +16,6 @@ from levanter.compat.hf_checkpoints import (
     read_hf_config,
     save_hf_checkpoint,
 )
-from levanter.compat.hf_config import rope_from_hf, rope_to_hf
 from levanter.errors import ConfigError, HfCheckpointError, HfTensorError
 from levanter.inference.generate import generate
 from levanter.layers.rotary import (
@@ -28,6 +27,7 @@ from levanter.layers.rotary import (
 )
 from levanter.models.gemma import Gemma3Config
 from levanter.models.gpt2 import Gpt2Config
+from levanter.models.hf_config import rope_from_hf, rope_to_hf
 from levanter.models.llama import LlamaConfig
 from levanter.models.mistral import MistralConfig
 from levanter.models.qwen import Qwen3Config, QwenConfig

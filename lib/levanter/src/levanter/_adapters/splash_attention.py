@@ -1,20 +1,20 @@
 """The Pallas splash kernel for TPUs; importing Pallas costs a second, and only this back-end needs it."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-
-from levanter.layers.attention_mask import AttentionMask, positional_ids
 
 
 def splash(
     q: jax.Array,
     k: jax.Array,
     v: jax.Array,
-    mask: AttentionMask,
     *,
-    window: int | None,
+    causal_offset: int | None,
+    windows: Sequence[tuple[int | None, int | None]],
+    segments: tuple[jax.Array, jax.Array] | None,
     block: int,
     soft_cap: float | None,
     sinks: jax.Array | None,
@@ -26,8 +26,9 @@ def splash(
         q: Scaled queries ``[B, H, P, D]``.
         k: Keys ``[B, G, S, D]``.
         v: Values ``[B, G, S, D]``.
-        mask: Causal, windows and segments; all but the segments known now.
-        window: The smallest backward window.
+        causal_offset: Keys up to ``query + offset`` are seen; None for all.
+        windows: How many keys before and after the query are seen, each None for all; all must agree.
+        segments: Ids of queries ``[B or 1, P]`` and keys ``[B or 1, S]``, or None.
         block: Queries and keys per block; a multiple of 128 that divides both lengths.
         soft_cap: Cap of the scores, or None.
         sinks: One logit per query head, or None.
@@ -37,13 +38,10 @@ def splash(
 
     shape = (q.shape[2], k.shape[2])
     rule: Any = kernels.FullMask(shape)
-    if mask.is_causal:
-        rule = kernels.CausalMask(shape, offset=mask.causal_offset)
-    if window is not None:
-        ahead = 0 if mask.sliding_window is not None else None
-        rule = rule & kernels.LocalMask(shape, (window - 1, ahead), offset=0)
-    if mask.bidirectional_window is not None:
-        rule = rule & kernels.LocalMask(shape, (mask.bidirectional_window, mask.bidirectional_window), offset=0)
+    if causal_offset is not None:
+        rule = kernels.CausalMask(shape, offset=causal_offset)
+    for window in windows:
+        rule = rule & kernels.LocalMask(shape, window, offset=0)
     kernel = kernels.make_splash_mha(
         kernels.MultiHeadMask([rule] * q.shape[1]),
         block_sizes=kernels.BlockSizes(*[block] * 8),
@@ -52,8 +50,7 @@ def splash(
         attn_logits_soft_cap=soft_cap,
         interpret=interpret,
     )
-    segments = None
-    if mask.segment_ids is not None:
-        ids = [positional_ids(array) for array in mask.segment_ids]
-        segments = kernels.SegmentIds(*(jnp.broadcast_to(x, (q.shape[0], x.shape[-1])) for x in ids))
-    return jax.vmap(lambda a, b, c, ids: kernel(a, b, c, segment_ids=ids, sinks=sinks))(q, k, v, segments)
+    ids = None
+    if segments is not None:
+        ids = kernels.SegmentIds(*(jnp.broadcast_to(x, (q.shape[0], x.shape[-1])) for x in segments))
+    return jax.vmap(lambda a, b, c, own: kernel(a, b, c, segment_ids=own, sinks=sinks))(q, k, v, ids)

@@ -22,13 +22,13 @@ from haliax import Axis, NamedArray
 from jax.sharding import Mesh
 from rigging.filesystem.atomic import atomic_rename
 
-from levanter.compat.hf_config import require
 from levanter.compat.hf_weights import DEFAULT_SHARD_BYTES, INDEX, WEIGHTS, read_json, read_weights, write_json
 from levanter.compat.hf_weights import write_weights as _write_weights
-from levanter.compat.state_dict import TensorSlot
 from levanter.errors import HfCheckpointError
 from levanter.models.decoder import DecoderConfig, DecoderLMHeadModel
+from levanter.models.hf_config import require
 from levanter.models.lm_model import LmConfig
+from levanter.models.state_dict import TensorSlot
 from levanter.sharding import AxisMapping, named_sharding
 from levanter.tokenizers import load_tokenizer
 

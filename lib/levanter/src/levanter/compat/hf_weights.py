@@ -21,8 +21,8 @@ from haliax import NamedArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from levanter.compat.state_dict import TensorSlot
 from levanter.errors import HfCheckpointError, HfTensorError
+from levanter.models.state_dict import TensorSlot
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"

@@ -28,10 +28,10 @@ from safetensors.numpy import load_file, save_file
 from levanter.adaptor.lora import LoraConfig, is_lora_model, loraize, merge_lora_modules
 from levanter.compat.hf_checkpoints import save_hf_checkpoint
 from levanter.compat.hf_weights import cast, read_json, write_json
-from levanter.compat.state_dict import Layout, TensorSlot
 from levanter.errors import HfCheckpointError, HfTensorError
 from levanter.layers.linear import LoraLinear
 from levanter.models.decoder import DecoderLMHeadModel
+from levanter.models.state_dict import Layout, TensorSlot
 
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"

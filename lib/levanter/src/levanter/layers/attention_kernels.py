@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from levanter._adapters.splash_attention import splash
 from levanter.errors import AttentionBackendError
-from levanter.layers.attention_mask import AttentionMask
+from levanter.layers.attention_mask import AttentionMask, positional_ids
 from levanter.sharding import current_mesh
 
 _SPLASH_LANES = 128
@@ -124,12 +124,16 @@ def splash_attention(
     if block % _SPLASH_LANES or length % block or keys % block:
         sizes = f"queries={length}, keys={keys}, block_size={block}"
         raise AttentionBackendError("splash", sizes, "a multiple of 128 that divides both; pad the sequence")
+    window, around, ids = fixed_window(mask), mask.bidirectional_window, mask.segment_ids
+    windows = [] if window is None else [(window - 1, 0 if mask.sliding_window is not None else None)]
+    windows += [] if around is None else [(around, around)]
     return splash(
         q * jnp.asarray(scale, q.dtype),
         k,
         v,
-        mask,
-        window=fixed_window(mask),
+        causal_offset=mask.causal_offset if mask.is_causal else None,
+        windows=windows,
+        segments=None if ids is None else (positional_ids(ids[0]), positional_ids(ids[1])),
         block=block,
         soft_cap=soft_cap,
         sinks=None if sinks is None else sinks.astype(jnp.float32),

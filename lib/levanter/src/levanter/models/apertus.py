@@ -13,15 +13,15 @@ from typing import Any, ClassVar, Self
 
 from haliax import Axis
 
-from levanter.compat.hf_config import as_mapping, decoder_from_hf, decoder_to_hf, refuse_settings, require
-from levanter.compat.state_dict import STACK, TensorSlot, constant_slot, decoder_map, linear_slots, vector_slot
 from levanter.errors import HfCheckpointError
 from levanter.layers.activations import XIELU_BETA, XIELU_EPS
 from levanter.layers.rotary import Llama3RotaryConfig, RotaryConfig
 from levanter.models.block import BlockSpec, QkNorm
 from levanter.models.decoder import DecoderLMHeadModel, RotaryDecoderConfig
+from levanter.models.hf_config import as_mapping, decoder_from_hf, decoder_to_hf, refuse_settings, require
 from levanter.models.lm_model import LmConfig
 from levanter.models.mlp import PlainMlpSpec
+from levanter.models.state_dict import STACK, TensorSlot, constant_slot, decoder_map, linear_slots, vector_slot
 
 _THETA = 12_000_000.0
 _NORMS = {"input_layernorm": "attention_layernorm", "post_attention_layernorm": "feedforward_layernorm"}

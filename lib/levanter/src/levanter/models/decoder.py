@@ -27,7 +27,6 @@ import jax
 import jax.numpy as jnp
 from haliax import Axis, NamedArray
 
-from levanter.compat.state_dict import TensorSlot
 from levanter.errors import ConfigError, ModelShapeError
 from levanter.flops import check_convention
 from levanter.layers.attention import AttentionBackend, AttentionSettings
@@ -40,6 +39,7 @@ from levanter.models.block import Block, BlockSpec, LayerInputs
 from levanter.models.layer_types import LayerType, plan_layers
 from levanter.models.lm_model import LmConfig, LmHeadModel
 from levanter.models.mlp import GatedMlpSpec, MlpAux
+from levanter.models.state_dict import TensorSlot
 from levanter.sharding import constrain
 
 

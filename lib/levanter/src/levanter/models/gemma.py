@@ -17,7 +17,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from levanter.compat.hf_config import (
+from levanter.errors import HfCheckpointError
+from levanter.layers.normalization import NormSpec
+from levanter.layers.rotary import DefaultRotaryConfig, RotaryConfig
+from levanter.models.block import BlockSpec, NormPlacement, QkNorm
+from levanter.models.decoder import DecoderLMHeadModel, RotaryDecoderConfig
+from levanter.models.hf_config import (
     activation_from_hf,
     as_mapping,
     decoder_from_hf,
@@ -26,15 +31,10 @@ from levanter.compat.hf_config import (
     rope_from_hf,
     rope_scaling_to_hf,
 )
-from levanter.compat.state_dict import TensorSlot, decoder_map
-from levanter.errors import HfCheckpointError
-from levanter.layers.normalization import NormSpec
-from levanter.layers.rotary import DefaultRotaryConfig, RotaryConfig
-from levanter.models.block import BlockSpec, NormPlacement, QkNorm
-from levanter.models.decoder import DecoderLMHeadModel, RotaryDecoderConfig
 from levanter.models.layer_types import LayerType, alternating_layers
 from levanter.models.llama import LLAMA_NORMS
 from levanter.models.lm_model import LmConfig
+from levanter.models.state_dict import TensorSlot, decoder_map
 
 _FOUR_NORMS = {
     "input_layernorm": "input_layernorm",

@@ -17,15 +17,15 @@ from typing import Any, ClassVar, Self
 
 from haliax import Axis
 
-from levanter.compat.hf_config import activation_from_hf, activation_to_hf, as_mapping, refuse_settings, require
-from levanter.compat.state_dict import STACK, Layout, Leaf, TensorSlot, linear_slots, vector_slot
 from levanter.errors import ConfigError, HfCheckpointError
 from levanter.layers.normalization import NormSpec
 from levanter.models.block import BlockSpec
 from levanter.models.decoder import DecoderConfig, DecoderLMHeadModel
+from levanter.models.hf_config import activation_from_hf, activation_to_hf, as_mapping, refuse_settings, require
 from levanter.models.layer_types import LayerType
 from levanter.models.lm_model import LmConfig
 from levanter.models.mlp import PlainMlpSpec
+from levanter.models.state_dict import STACK, Layout, Leaf, TensorSlot, linear_slots, vector_slot
 
 _MATRICES = {
     "attn.c_attn": (("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), 1),

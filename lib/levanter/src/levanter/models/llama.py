@@ -14,8 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from levanter.compat.hf_config import as_mapping, decoder_from_hf, decoder_to_hf, same_everywhere
-from levanter.compat.state_dict import TensorSlot, decoder_map
 from levanter.models.block import BlockSpec, NormPlacement, QkNorm
 from levanter.models.decoder import (
     DecoderEmbedding,
@@ -23,8 +21,10 @@ from levanter.models.decoder import (
     DecoderTransformer,
     RotaryDecoderConfig,
 )
+from levanter.models.hf_config import as_mapping, decoder_from_hf, decoder_to_hf, same_everywhere
 from levanter.models.layer_types import LayerType
 from levanter.models.lm_model import LmConfig
+from levanter.models.state_dict import TensorSlot, decoder_map
 
 LLAMA_NORMS = {"input_layernorm": "input_layernorm", "post_attention_layernorm": "post_attention_layernorm"}
 """Our norms to torch's, for every pre-norm relative of Llama."""

@@ -16,15 +16,15 @@ from typing import Any, ClassVar
 
 from haliax import Axis
 
-from levanter.compat.hf_config import as_mapping, decoder_from_hf, decoder_to_hf, refuse_settings
-from levanter.compat.state_dict import STACK, TensorSlot, decoder_map, linear_slots
 from levanter.layers.moe import check_top_k
 from levanter.models.block import BlockSpec
 from levanter.models.decoder import DecoderLMHeadModel, RotaryDecoderConfig
+from levanter.models.hf_config import as_mapping, decoder_from_hf, decoder_to_hf, refuse_settings
 from levanter.models.layer_types import LayerType
 from levanter.models.llama import LLAMA_NORMS
 from levanter.models.lm_model import LmConfig
 from levanter.models.moe import MoeMlpSpec
+from levanter.models.state_dict import STACK, TensorSlot, decoder_map, linear_slots
 
 
 @LmConfig.register_subclass("mixtral")

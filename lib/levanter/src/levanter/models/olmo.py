@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from levanter.compat.hf_config import as_mapping, decoder_from_hf, decoder_to_hf, refuse_settings
-from levanter.compat.state_dict import TensorSlot, decoder_map
 from levanter.models.block import BlockSpec, NormPlacement, QkNorm
 from levanter.models.decoder import DecoderLMHeadModel, RotaryDecoderConfig
+from levanter.models.hf_config import as_mapping, decoder_from_hf, decoder_to_hf, refuse_settings
 from levanter.models.lm_model import LmConfig
+from levanter.models.state_dict import TensorSlot, decoder_map
 
 OLMO_NORMS = {
     "post_attn_output_norm": "post_attention_layernorm",

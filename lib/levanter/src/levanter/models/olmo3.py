@@ -13,7 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from levanter.compat.hf_config import (
+from levanter.layers.rotary import DefaultRotaryConfig, RotaryConfig
+from levanter.models.block import BlockSpec
+from levanter.models.decoder import DecoderLMHeadModel, RotaryDecoderConfig
+from levanter.models.hf_config import (
     as_mapping,
     decoder_from_hf,
     decoder_to_hf,
@@ -21,13 +24,10 @@ from levanter.compat.hf_config import (
     rope_from_hf,
     rope_scaling_to_hf,
 )
-from levanter.compat.state_dict import TensorSlot, decoder_map
-from levanter.layers.rotary import DefaultRotaryConfig, RotaryConfig
-from levanter.models.block import BlockSpec
-from levanter.models.decoder import DecoderLMHeadModel, RotaryDecoderConfig
 from levanter.models.layer_types import LayerType, alternating_layers
 from levanter.models.lm_model import LmConfig
 from levanter.models.olmo import OLMO_NORMS, olmo_block
+from levanter.models.state_dict import TensorSlot, decoder_map
 
 _THETA = 500_000.0
 

@@ -14,13 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from levanter.compat.hf_config import as_mapping, decoder_from_hf, decoder_to_hf, refuse_settings
-from levanter.compat.state_dict import TensorSlot, decoder_map
 from levanter.models.block import BlockSpec, QkNorm
 from levanter.models.decoder import DecoderLMHeadModel, RotaryDecoderConfig
+from levanter.models.hf_config import as_mapping, decoder_from_hf, decoder_to_hf, refuse_settings
 from levanter.models.layer_types import LayerType, alternating_layers
 from levanter.models.llama import LLAMA_NORMS
 from levanter.models.lm_model import LmConfig
+from levanter.models.state_dict import TensorSlot, decoder_map
 
 
 @dataclass(frozen=True)

@@ -17,18 +17,18 @@ from typing import Any, ClassVar, Self
 
 from haliax import Axis
 
-from levanter.compat.hf_config import as_mapping, decoder_to_hf
-from levanter.compat.state_dict import TensorSlot, decoder_map
 from levanter.errors import HfCheckpointError
 from levanter.layers.moe import check_top_k
 from levanter.layers.rotary import DefaultRotaryConfig, RotaryConfig
 from levanter.models.block import BlockSpec, QkNorm
 from levanter.models.decoder import DecoderLMHeadModel
+from levanter.models.hf_config import as_mapping, decoder_to_hf
 from levanter.models.llama import LLAMA_NORMS
 from levanter.models.lm_model import LmConfig
 from levanter.models.mixtral import expert_slots
 from levanter.models.moe import MoeMlpSpec
 from levanter.models.qwen import QwenLikeConfig
+from levanter.models.state_dict import TensorSlot, decoder_map
 
 
 @LmConfig.register_subclass("qwen3_moe")
