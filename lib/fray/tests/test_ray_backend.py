@@ -63,7 +63,7 @@ def pids_of(path):
 def test_a_killed_worker_fails_its_job_and_leaves_nothing(client, tmp_path, wait_gone):
     made = client.submit(job("victim", litter_and_wait, str(tmp_path / "pids")))
     pids = pids_of(tmp_path / "pids")
-    assert made.status() is JobStatus.RUNNING
+    wait_until(lambda: made.status() is JobStatus.RUNNING)
     wait_until(lambda: made.logs() == ["last words"])
     os.kill(pids[0], signal.SIGKILL)
     with pytest.raises(JobFailed, match="worker died") as caught:
@@ -203,6 +203,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not os.environ.get("FRAY_TEST_ALL"), reason="a Ray instance of its own; FRAY_TEST_ALL=1 runs it")
 def test_a_killed_driver_takes_its_ray_instance_along(driver, wait_gone):
     program = driver(DRIVER)
     pids = [int(word) for word in program.line().split()]

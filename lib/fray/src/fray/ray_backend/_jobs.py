@@ -159,7 +159,9 @@ class RayJobs:
         elif going_on and result.how is not Ending.RESULT:
             self._failed(run, Failure(result.exit_code, result.signal, result.error), preempted=False)
         elif going_on and what == 0:
-            self._expect(run, _VALUE, value)
+            run.value = result.value
+            if run.value is None:
+                self._expect(run, _VALUE, value)
         self._go_on(run)
 
     def _keep_output(self, run: RayRun, rank: int, ended: Ended | None) -> None:

@@ -32,6 +32,7 @@ from fray.ray_backend import _board as board
 
 _POST_S: Final = 0.2
 _POST_BYTES: Final = 65_536
+_SMALL_BYTES: Final = 65_536
 _FIRST_POST_S: Final = 0.05
 _PIPE_BYTES: Final = 1 << 16
 
@@ -81,12 +82,16 @@ class RayTask:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The end of a task: how, its last output, and whether the board knows of that and of endpoints."""
+    """The end of a task: how, its last output, and whether the board knows of that and of endpoints.
+
+    A small value comes along; a large one stays in Ray's object store until it is fetched.
+    """
 
     how: Ending
     exit_code: int | None
     signal: int | None
     error: bytes | None
+    value: bytes | None
     output: bytes
     posted: bool
     published: bool
@@ -121,7 +126,11 @@ def run_task(task: RayTask, tree: bytes | None) -> tuple[Ended, bytes]:
         how, error = Ending.ERROR, pack_error(raised)
     output, posted = capture.end()
     published = board.publishing.pop(task.label, None) is not None
-    return Ended(how, exit_code, signal, error, output, posted, published), value if task.keep_value else b""
+    if not task.keep_value:
+        value = b""
+    small = value if len(value) <= _SMALL_BYTES else None
+    ended = Ended(how, exit_code, signal, error, small, output, posted, published)
+    return ended, b"" if small is not None else value
 
 
 def _run_callable(payload: bytes, label: str) -> bytes:
