@@ -51,6 +51,24 @@ IDS = hax.named(np.array([3, 1]), "i")
         (lambda x, w: w.take("mlp", IDS), lambda x, w: jnp.take(w, IDS.array, axis=0)),
         (lambda x, w: hax.roll(x, 1, "pos"), lambda x, w: jnp.roll(x, 1, 1)),
         (lambda x, w: hax.cumsum(x, "pos"), lambda x, w: jnp.cumsum(x, 1)),
+        (lambda x, w: hax.sort(x, "embed"), lambda x, w: jnp.sort(x, 2)),
+        (lambda x, w: hax.max(x, "pos"), lambda x, w: jnp.max(x, 1)),
+        (lambda x, w: hax.stack("new", [x, x]), lambda x, w: jnp.stack([x, x])),
+        (lambda x, w: hax.pad(x, {"pos": (1, 2)}), lambda x, w: jnp.pad(x, ((0, 0), (1, 2), (0, 0)))),
+        (lambda x, w: x.flatten_axes(("pos", "embed"), "f"), lambda x, w: x.reshape(2, 128)),
+        (lambda x, w: x.unflatten_axis("embed", (H, D)), lambda x, w: x.reshape(2, 8, 4, 4)),
+        (lambda x, w: x["pos", hax.ds(2, 3)], lambda x, w: x[:, 2:5]),
+        (lambda x, w: hnn.gelu(x), lambda x, w: jax.nn.gelu(x)),
+        (lambda x, w: x.astype(jnp.bfloat16), lambda x, w: x.astype(jnp.bfloat16)),
+        (
+            lambda x, w: x.updated_slice({"pos": 2}, x["pos", 0:3]),
+            lambda x, w: jax.lax.dynamic_update_slice(x, x[:, 0:3], (0, 2, 0)),
+        ),
+        (
+            lambda x, w: hax.vmap(lambda r: r.sum("embed"), "batch")(x),
+            lambda x, w: jax.vmap(lambda r: jnp.sum(r, 1))(x),
+        ),
+        (lambda x, w: hax.tril(x, "pos", "embed"), lambda x, w: jnp.tril(x)),
     ],
 )
 def test_a_named_operation_has_the_jaxpr_of_the_positional_one(named, positional):

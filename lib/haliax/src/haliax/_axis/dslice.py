@@ -49,10 +49,15 @@ class dslice:
         return cls(idx * size, size)
 
 
+def _unflatten(size: int, children: Any) -> dslice:
+    (start,) = children
+    return dslice(start, size)
+
+
 jax.tree_util.register_pytree_with_keys(
     dslice,
     lambda d: (((jax.tree_util.GetAttrKey("start"), d.start),), d.size),
-    lambda size, children: dslice(*children, size),
+    _unflatten,
     flatten_func=lambda d: ((d.start,), d.size),
 )
 
