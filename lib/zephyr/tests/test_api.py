@@ -108,3 +108,9 @@ def test_the_dataset_module_imports_within_its_budget() -> None:
         for _ in range(3)
     )
     assert best < 0.25
+
+
+def test_a_worker_uses_the_allocator_that_gives_memory_back() -> None:
+    shown = "print(pa.default_memory_pool().backend_name, *pa.supported_memory_backends())"
+    used, *supported = fresh(f"import zephyr.worker, pyarrow as pa; {shown}").split()
+    assert used == "jemalloc" or "jemalloc" not in supported

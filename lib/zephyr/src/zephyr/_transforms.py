@@ -230,7 +230,7 @@ def _sum(op: SumShard, blocks: Iterable[Block], context: ChainContext) -> Iterat
 def _write(op: WriteShard, blocks: Iterable[Block], context: ChainContext) -> Iterator[Block]:
     target = op.paths[context.shard]
     staged = staged_path(target, context.execution, context.attempt)
-    group_bytes = max(1 << 20, min(ROW_GROUP_BYTES, context.memory_bytes // 8))
+    group_bytes = max(1 << 20, min(ROW_GROUP_BYTES, context.memory_bytes // 16))
     context.written[target] = write_file(
         blocks, kind=op.format, staged=staged, target=target, schema=op.schema, group_bytes=group_bytes
     )

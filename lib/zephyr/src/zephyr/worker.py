@@ -8,9 +8,8 @@ import os
 import pickle
 
 import fray
-import pyarrow as pa
 
-import zephyr._allocator  # noqa: F401 - before anything that loads Arrow
+from zephyr._allocator import return_memory_soon
 from zephyr._leftovers import is_mine
 from zephyr._pulse import Pulse
 from zephyr._task import TaskError, TaskReport, TaskSettings, TaskSpec, describe_error, run_task
@@ -18,14 +17,6 @@ from zephyr.counters import CounterValues
 from zephyr.physical import Plan
 
 PLAN_FILE = "plan.pkl"
-
-_DECAY_MS = 50
-
-
-def _return_memory_soon() -> None:
-    """Let freed memory go back within this time; Arrow's default is a second, which is many blocks."""
-    if pa.default_memory_pool().backend_name == "jemalloc":
-        pa.jemalloc_set_decay_ms(_DECAY_MS)
 
 
 class ZephyrWorker:
@@ -35,7 +26,7 @@ class ZephyrWorker:
         self._execution = ""
         self._plan: Plan | None = None
         self._fresh = True
-        _return_memory_soon()
+        return_memory_soon()
 
     def pid(self) -> int:
         """Process id, for messages and tests."""
