@@ -359,7 +359,7 @@ class Inspector(html.parser.HTMLParser):
         self.attributes |= {name for name, _ in attrs}
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(views)
 def test_no_text_from_a_record_becomes_markup(view):
     page = render_audit_page(view)
