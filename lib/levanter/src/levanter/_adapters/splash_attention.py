@@ -42,9 +42,12 @@ def splash(
         rule = kernels.CausalMask(shape, offset=causal_offset)
     for window in windows:
         rule = rule & kernels.LocalMask(shape, window, offset=0)
-    kernel = kernels.make_splash_mha(
+    names = ("q", "kv", "kv_compute", "q_dkv", "kv_dkv", "kv_dkv_compute", "q_dq", "kv_dq")
+    blocks: dict[str, Any] = {f"block_{name}": block for name in names}
+    sizes = kernels.BlockSizes(**blocks)
+    kernel: Any = kernels.make_splash_mha(
         kernels.MultiHeadMask([rule] * q.shape[1]),
-        block_sizes=kernels.BlockSizes(*[block] * 8),
+        block_sizes=sizes,
         head_shards=1,
         q_seq_shards=1,
         attn_logits_soft_cap=soft_cap,

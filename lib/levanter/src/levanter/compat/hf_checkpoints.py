@@ -183,7 +183,8 @@ def load_hf_checkpoint(
         return longer if name not in names and longer in names else name
 
     def place(leaf: NamedArray) -> NamedArray:
-        return NamedArray(jax.device_put(leaf.array, named_sharding(leaf, axis_mapping or {}, mesh)), leaf.axes)
+        where = None if mesh is None else named_sharding(leaf, axis_mapping or {}, mesh)
+        return NamedArray(jax.device_put(leaf.array, where), leaf.axes)
 
     model = read_weights(
         path,
@@ -192,7 +193,7 @@ def load_hf_checkpoint(
         dtype=dtype,
         ignored=lambda name: _is_buffer(name) or (name == "lm_head.weight" and shape.tie_word_embeddings),
         rename=with_prefix,
-        place=place if mesh is not None else None,
+        place=place,
     )
     return shape, model
 

@@ -72,7 +72,12 @@ class ApertusConfig(RotaryDecoderConfig):
         Raises:
             HfCheckpointError: an activation that is not xIELU.
         """
-        raw = {"rms_norm_eps": 1e-5, "hidden_act": "xielu", "rope_theta": _THETA, **as_mapping(hf_config)}
+        raw: dict[str, Any] = {
+            "rms_norm_eps": 1e-5,
+            "hidden_act": "xielu",
+            "rope_theta": _THETA,
+            **as_mapping(hf_config),
+        }
         if require(raw, "hidden_act") != "xielu":
             raise HfCheckpointError(
                 f"cannot import the model: hidden_act={raw['hidden_act']!r}; expected 'xielu' for Apertus.",

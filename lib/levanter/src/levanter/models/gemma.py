@@ -75,7 +75,7 @@ class GemmaLikeConfig(RotaryDecoderConfig):
         Raises:
             HfCheckpointError: the model attends in both directions.
         """
-        raw = {"head_dim": 256, "tie_word_embeddings": True, **as_mapping(hf_config)}
+        raw: dict[str, Any] = {"head_dim": 256, "tie_word_embeddings": True, **as_mapping(hf_config)}
         if raw.get("use_bidirectional_attention"):
             raise HfCheckpointError(
                 "cannot import the model: use_bidirectional_attention=True; expected a causal model.",

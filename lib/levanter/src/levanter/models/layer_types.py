@@ -92,7 +92,7 @@ def plan_layers(
     windows = [layer.window for layer in types]
     ropes = list(dict.fromkeys(layer.rope for layer in types))
     scales = [layer.score_scale for layer in types]
-    tables = [None if rope is None else _tables(rope, head_size, positions) for rope in ropes]
+    tables: list[Any] = [None if rope is None else _tables(rope, head_size, positions) for rope in ropes]
     if None in ropes and len(ropes) > 1:
         cos, sin = next(table for table in tables if table is not None)
         tables = [(jnp.ones_like(cos), jnp.zeros_like(sin)) if table is None else table for table in tables]
@@ -108,7 +108,7 @@ def plan_layers(
         window = _window(x.get("window", windows[0]))
         if window is not None:
             mask = (AttentionMask() if mask is None else mask).with_lookback(window)
-        rope = tables[0]
+        rope: Any = tables[0]
         if "rope" in x:
             rope = tuple(jnp.stack([table[part] for table in tables])[x["rope"]] for part in (0, 1))
         return LayerInputs(mask, rope, x.get("score_scale"))

@@ -89,7 +89,7 @@ class MixtralConfig(RotaryDecoderConfig):
     @classmethod
     def from_hf_config(cls, hf_config: Mapping[str, Any]) -> "MixtralConfig":
         """Our config from a parsed ``config.json``; the z-loss, which it has no field for, keeps our default."""
-        raw = {"rms_norm_eps": 1e-5, "num_key_value_heads": 8, **as_mapping(hf_config)}
+        raw: dict[str, Any] = {"rms_norm_eps": 1e-5, "num_key_value_heads": 8, **as_mapping(hf_config)}
         return cls(
             **decoder_from_hf(raw),
             sliding_window=raw.get("sliding_window"),

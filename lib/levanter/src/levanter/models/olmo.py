@@ -56,7 +56,7 @@ class Olmo2Config(RotaryDecoderConfig):
     @classmethod
     def from_hf_config(cls, hf_config: Mapping[str, Any]) -> Self:
         """Our config from a parsed ``config.json``."""
-        raw = {"rms_norm_eps": 1e-5, **as_mapping(hf_config)}
+        raw: dict[str, Any] = {"rms_norm_eps": 1e-5, **as_mapping(hf_config)}
         return cls(**decoder_from_hf(raw), use_bias=raw.get("attention_bias", False))
 
     def to_hf_config(self, vocab_size: int, config_overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:

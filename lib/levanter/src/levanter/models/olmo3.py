@@ -84,9 +84,9 @@ class Olmo3Config(RotaryDecoderConfig):
     @classmethod
     def from_hf_config(cls, hf_config: Mapping[str, Any]) -> Self:
         """Our config from a parsed ``config.json``."""
-        raw = {"rms_norm_eps": 1e-5, **as_mapping(hf_config)}
+        raw: dict[str, Any] = {"rms_norm_eps": 1e-5, **as_mapping(hf_config)}
         kinds = raw.get("layer_types")
-        fields = {**decoder_from_hf(raw), "rope": rope_from_hf(raw, "full_attention", theta=_THETA)}
+        fields: dict[str, Any] = {**decoder_from_hf(raw), "rope": rope_from_hf(raw, "full_attention", theta=_THETA)}
         fields |= {"sliding_window": raw.get("sliding_window", 4096), "use_bias": raw.get("attention_bias", False)}
         derived = cls(**fields).layer_kinds()
         return cls(**fields, layer_types=None if kinds is None or list(kinds) == list(derived) else tuple(kinds))

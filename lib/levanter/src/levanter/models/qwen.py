@@ -65,7 +65,7 @@ class QwenLikeConfig(RotaryDecoderConfig):
         """The fields above and those of every rotary decoder, from a parsed ``config.json``."""
         raw = as_mapping(hf_config)
         kinds = raw.get("layer_types")
-        shared = {
+        shared: dict[str, Any] = {
             **decoder_from_hf(raw),
             "use_sliding_window": raw.get("use_sliding_window", False),
             "sliding_window": raw.get("sliding_window"),
@@ -134,7 +134,7 @@ class Qwen3Config(QwenLikeConfig):
     @classmethod
     def from_hf_config(cls, hf_config: Mapping[str, Any]) -> Self:
         """Our config from a parsed ``config.json``."""
-        raw = {"head_dim": 128, **as_mapping(hf_config)}
+        raw: dict[str, Any] = {"head_dim": 128, **as_mapping(hf_config)}
         return cls(**cls.fields_from_hf(raw), use_bias=raw.get("attention_bias", False))
 
     def to_hf_config(self, vocab_size: int, config_overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -99,7 +99,7 @@ class Qwen3MoeConfig(QwenLikeConfig):
         Raises:
             HfCheckpointError: some layers are dense.
         """
-        raw = {"head_dim": None, "num_key_value_heads": 4, **as_mapping(hf_config)}
+        raw: dict[str, Any] = {"head_dim": None, "num_key_value_heads": 4, **as_mapping(hf_config)}
         step, dense = raw.get("decoder_sparse_step", 1), raw.get("mlp_only_layers") or []
         if step != 1 or dense:
             raise HfCheckpointError(
