@@ -314,12 +314,18 @@ def test_a_killed_driver_leaves_no_folder(driver, tmp_path):
     program = driver(
         """
         import os, time
-        from fray import Entrypoint, JobRequest, LocalClient
+        from fray import Entrypoint, JobRequest, LocalClient, current_client
+
+        def outer():
+            current_client().submit(JobRequest("inner", Entrypoint.from_callable(time.sleep, (600,)))).wait()
 
         if __name__ == "__main__":
             client = LocalClient()
             client.submit(JobRequest("a", Entrypoint.from_callable(os.getpid))).result()
             client.publish_endpoint("web", "http://here")
+            client.submit(JobRequest("outer", Entrypoint.from_callable(outer)))
+            while len(os.listdir(client._folder)) < 2:
+                time.sleep(0.01)
             print(client._folder, flush=True)
             time.sleep(600)
         """

@@ -314,7 +314,9 @@ class LocalClient:
     def _private_folder(self) -> str:
         with self._lock:
             if self._folder is None:
-                base = tempfile.gettempdir()
+                # In a job, inside the folder of the driver: who cleans up after a killed driver cleans up this one too.
+                outer = os.path.dirname(os.environ.get(FOLDER_VARIABLE, ""))
+                base = outer if os.path.isdir(outer) else tempfile.gettempdir()
                 self._folder = tempfile.mkdtemp(
                     prefix="fray-", dir=base if len(base) < _SOCKET_FOLDER_LIMIT else "/tmp"
                 )
