@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from zephyr._aggregate import partial_blocks
 from zephyr._blocks import Block, batches_of, chunked, iterate, num_rows, rows_of
 from zephyr._chain import ChainContext
 from zephyr._eval import batch_mask
@@ -27,6 +26,7 @@ from zephyr._ops import (
     WindowBy,
 )
 from zephyr._quarantine import SKIPPED
+from zephyr._shuffle.aggregate import partial_blocks
 from zephyr.dataset import ShardInfo
 from zephyr.errors import RecordTypeError
 from zephyr.expr import Expr

@@ -14,13 +14,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from zephyr._aggregate import merge_partials
 from zephyr._arrow import pc
 from zephyr._blocks import Block, chunked
 from zephyr._chain import ChainContext
 from zephyr._files import output_error, remove_file
 from zephyr._keys import decode_key
 from zephyr._schema import conform, unify_all
+from zephyr._shuffle.aggregate import merge_partials
 from zephyr._shuffle.format import (
     BATCH_BYTES,
     ITEM,
