@@ -359,6 +359,42 @@ class Inspector(html.parser.HTMLParser):
         self.attributes |= {name for name, _ in attrs}
 
 
+def filled(kind, text):
+    """An instance of a view class whose every text is this one."""
+    plain = {
+        "str": text, "int": 1, "float": 1.0, "bool": True, "float | None": 1.0, "int | None": 1, "str | None": text,
+        "Sequence[str]": [text], "Sequence[str] | None": [text], "Mapping[str, Any]": {text: 1},
+        "Mapping[str, int]": {text: 1}, "Mapping[str, Mapping[str, int]]": {text: {text: 1}},
+    }  # fmt: skip
+    lists = {
+        "lineage": LineageStep, "materials": MaterialLine, "decontamination": DecontaminationLine, "losses": LossLine,
+        "code": CodeState, "attempts": AttemptLine, "metrics": MetricLine, "claims": ClaimLine,
+    }  # fmt: skip
+    values = {}
+    for field in dataclasses.fields(kind):
+        if kind is AuditView and field.name in lists:
+            values[field.name] = [filled(lists[field.name], text)]
+        elif field.name == "policy" and kind is AuditView:
+            names = ("rule", "step", "kind", "reason", "ref", "by", "expires")
+            row = {**dict.fromkeys(names, text), "path": [text], "expired": True}
+            values["policy"] = PolicyLine(policy=text, judged_for=text, refusals=[row], waivers=[row], recorded=[text])
+        elif field.name == "cost":
+            values["cost"] = filled(Cost, text)
+        elif field.name == "environment":
+            values["environment"] = {text: text, "packages": {text: text}}
+        else:
+            # A step does not read itself.
+            values[field.name] = [f"{text}."] if field.name == "inputs" else plain[field.type]
+    return kind(**values)
+
+
+@pytest.mark.parametrize("text", [*HOSTILE, "<iframe srcdoc='x'>", "javascript:alert(1)", "]]><b>", "\u202e<u>"])
+def test_a_hostile_text_in_every_place_stays_a_text(text):
+    inspector = Inspector()
+    inspector.feed(render_audit_page(filled(AuditView, text)))
+    assert inspector.tags <= TAGS and inspector.attributes <= ATTRIBUTES
+
+
 @settings(max_examples=15)
 @given(views)
 def test_no_text_from_a_record_becomes_markup(view):
