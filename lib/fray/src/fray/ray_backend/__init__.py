@@ -7,7 +7,7 @@ preemption, gangs, exceptions that come back as themselves, output that can be r
 The pieces, from the bottom up: ``_board`` (small facts in Ray's key-value store: who has started, what was printed,
 where an actor is), ``_options`` (requests in Ray's words), ``_worker`` (what runs in a Ray worker process), ``_host``
 (the Ray actor around a user's object), ``_dispatch`` (the one thread that moves state in the driver), ``_jobs``,
-``_actors``, and ``_client``. Needs the extra: ``pip install 'marin-fray[ray]'``.
+``_calls`` and ``_actors``, and ``_client``. Needs the extra: ``pip install 'marin-fray[ray]'``.
 """
 
 from fray.errors import BackendMissingError
