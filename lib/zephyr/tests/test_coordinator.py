@@ -17,11 +17,14 @@ from zephyr.coordinator import (
     Finished,
     GiveUp,
     Instruction,
+    Kill,
     Policy,
+    Release,
     StageStarted,
     TaskFailed,
     TaskSucceeded,
     Tick,
+    WorkerBeat,
     WorkerJoined,
     WorkerLost,
 )
@@ -230,3 +233,99 @@ def test_events_after_the_end_only_discard() -> None:
             sim.fail("a")
     late = sim.running.pop("b")
     assert sim.machine.handle(TaskSucceeded("b", late, report_of(late)), 0.0) == [Discard(late)]
+
+
+# Silence, overdue attempts, draining
+
+
+def test_a_silent_worker_is_suspected_then_killed_and_its_late_report_discarded() -> None:
+    sim = joined("a", "b", tasks=2, policy=Policy(heartbeat_timeout_s=100, suspect_after_s=10, speculate_min_s=1e9))
+    hung = sim.running["b"]
+    sim.handle(WorkerBeat("b", hung.label))
+    sim.finish("a")
+    sim.now = 9.0
+    sim.handle(Tick())
+    assert "a" not in sim.running, "not yet suspected"
+    sim.now = 11.0
+    sim.handle(Tick())
+    copy = sim.running["a"]
+    assert copy.shard == hung.shard
+    sim.now = 101.0
+    assert sim.machine.handle(Tick(), sim.now)[0] == Kill("b", hung, "gave no sign of life for 101 s")
+    sim.finish("a")
+    # It answers after all, just before it dies: its report is late, and it gets nothing more to do.
+    sim.handle(TaskSucceeded("b", sim.running.pop("b"), report_of(hung)))
+    assert hung.label in sim.discarded
+    assert "b" not in sim.running
+    sim.handle(WorkerLost("b", "killed"))
+    sim.handle(WorkerJoined("b"))
+    assert "b" in sim.running
+
+
+def test_beats_keep_a_worker_alive_and_those_of_old_attempts_do_not() -> None:
+    sim = joined("a", tasks=1, policy=Policy(heartbeat_timeout_s=10))
+    spec = sim.running["a"]
+    for sim.now in (5.0, 14.0, 23.0):
+        sim.handle(WorkerBeat("a", spec.label))
+    assert sim.machine.handle(Tick(), 30.0) == []
+    sim.now = 31.0
+    sim.handle(WorkerBeat("a", "0-0-9"))
+    assert [type(step) for step in sim.machine.handle(Tick(), 34.0)] == [Kill]
+    assert sim.machine.handle(Tick(), 40.0) == [], "killed once"
+
+
+def test_a_process_that_starts_has_more_time() -> None:
+    sim = joined("a", tasks=1, policy=Policy(heartbeat_timeout_s=10, start_timeout_s=100))
+    assert sim.machine.handle(Tick(), 99.0) == []
+    assert [type(step) for step in sim.machine.handle(Tick(), 101.0)] == [Kill]
+
+
+def test_an_overdue_attempt_is_an_error_of_the_task_not_a_loss() -> None:
+    sim = joined("a", tasks=1, policy=Policy(task_timeout_s=5, max_task_errors=2, max_worker_losses=1))
+    for now in (0.0, 10.0):
+        sim.now = now
+        sim.handle(WorkerBeat("a", sim.running["a"].label))
+        sim.now = now + 6
+        [kill] = sim.machine.handle(Tick(), sim.now)
+        assert isinstance(kill, Kill) and kill.overdue
+        sim.lose("a")
+        if sim.end is None:
+            sim.now = now + 10
+            sim.handle(WorkerJoined("a"))
+    assert isinstance(sim.end, GiveUp)
+    assert sim.end.count == 2
+    assert sim.end.error is not None and "task_timeout_s=5" in sim.end.error.text
+
+
+def test_a_death_that_is_the_tasks_fault_counts_as_its_error() -> None:
+    sim = joined("a", tasks=1, policy=Policy(max_task_errors=1))
+    sim.running.pop("a")
+    sim.handle(WorkerLost("a", "memory", error=ERROR))
+    assert isinstance(sim.end, GiveUp)
+    assert (sim.end.error, sim.end.count) == (ERROR, 1)
+
+
+def test_attempts_become_careful_and_learn_what_killed_the_ones_before() -> None:
+    sim = joined("a", tasks=1, policy=Policy(poison_after_losses=2))
+    seen = []
+    for poison in (None, None, (1, 7), (1, 9)):
+        spec = sim.running.pop("a")
+        seen.append((spec.careful, spec.poison))
+        sim.handle(WorkerLost("a", "killed", poison))
+        sim.handle(WorkerJoined("a"))
+    seen.append((sim.running["a"].careful, sim.running["a"].poison))
+    assert seen == [(False, ()), (False, ()), (True, ()), (True, ((1, 7),)), (True, ((1, 7), (1, 9)))]
+
+
+def released(plan: Plan, policy: Policy = Policy(), workers: int = 6) -> list[str]:
+    machine = Coordinator(plan, "x", policy)
+    machine.start(0.0)
+    steps = [step for at in range(workers) for step in machine.handle(WorkerJoined(f"w{at}"), 0.0)]
+    return [step.worker for step in steps if isinstance(step, Release)]
+
+
+def test_idle_workers_are_released_in_the_last_stage_but_for_a_spare_each() -> None:
+    plan = compute_plan(Dataset.from_list([1, 2], shards=2).map(abs).pipeline)
+    assert len(released(plan)) == 2, "two run, two are spare"
+    assert released(plan, Policy(drain=False)) == []
+    assert released(three_stages(1)) == [], "later stages may need them"
