@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 import zipfile
 
 import pytest
@@ -49,7 +50,7 @@ def test_a_job_and_a_command_have_the_packages_that_they_name(tmp_path, monkeypa
     with LocalClient(max_workers=1) as client:
         job = client.submit(JobRequest("ask", Entrypoint.from_callable(ask), environment=environment))
         assert job.result(60) == 42
-        entry = Entrypoint.from_binary("python", ["-c", "import tiny_pkg; print(tiny_pkg.ANSWER)"])
+        entry = Entrypoint.from_binary(sys.executable, ["-c", "import tiny_pkg; print(tiny_pkg.ANSWER)"])
         command = client.submit(JobRequest("cmd", entry, environment=environment))
         command.wait(60)
         assert command.logs() == ["42"]
