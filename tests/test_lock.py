@@ -39,7 +39,10 @@ def test_every_file_of_an_index_has_a_hash(lock: dict) -> None:
 
 
 def test_accelerators_exclude_each_other(lock: dict) -> None:
-    pairs = [{(entry["package"], entry.get("extra") or entry["group"]) for entry in conflict} for conflict in lock["conflicts"]]
+    pairs = [
+        {(entry["package"], entry.get("extra") or entry["group"]) for entry in conflict}
+        for conflict in lock["conflicts"]
+    ]
     assert {("marin-root", "cpu"), ("marin-root", "gpu"), ("marin-root", "tpu")} in pairs
     assert {("marin-root", "gpu"), ("marin-root", "hf-interop")} in pairs  # torch may not change jax's CUDA libraries
     names = {package["name"] for package in lock["package"]}

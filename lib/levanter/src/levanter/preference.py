@@ -145,7 +145,8 @@ def read_pairs(
                 raise BadRecordError(path, number, reason, chosen)
             long += 1
             continue
-        pairs.append(DpoExample(*(make_example(ids, start, Pos) for ids, start in sequences)))
+        first, second = (make_example(ids, start, Pos) for ids, start in sequences)
+        pairs.append(DpoExample(first, second))
     if empty or long:
         logger.warning("skipped %d pairs with an empty answer and %d that are longer than %d", empty, long, Pos.size)
     return pairs

@@ -107,7 +107,7 @@ def snapshot(leaves: Sequence[tuple[str, Any]], staging: Staging | None = None) 
         if isinstance(raw_array(leaf), jax.Array):
             raw_array(leaf).copy_to_host_async()
     with ThreadPoolExecutor(COPY_THREADS) as pool:
-        return list(pool.map(lambda pair: _copy(*pair, staging), leaves))
+        return list(pool.map(lambda pair: _copy(pair[0], pair[1], staging), leaves))
 
 
 def write_snapshot(path: str, arrays: Sequence[HostArray], *, create: bool = True) -> None:

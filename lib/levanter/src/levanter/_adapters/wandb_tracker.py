@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import wandb
 
@@ -70,8 +70,8 @@ def _open(config: "WandbConfig", run_id: str, log_dir: str, mode: str) -> Any:
         tags=config.tags,
         id=config.id or run_id,
         group=config.group,
-        mode=mode,
-        resume=config.resume,
+        mode=cast(Any, mode),
+        resume=cast(Any, config.resume),
         save_code=config.save_code,
         dir=log_dir,
         settings=wandb.Settings(init_timeout=config.init_timeout),

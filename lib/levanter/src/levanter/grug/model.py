@@ -25,7 +25,7 @@ References:
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -163,8 +163,10 @@ def shapes(c: GrugMoeConfig) -> Params:
     """
     d, h, g, e, r = c.hidden_dim, c.num_heads, c.num_kv_heads, c.num_experts, c.gate_rank
     i, s = c.expert_dim, c.shared_dim
-    gated = GatedNorm(((d,), P()), ((d, r), P("data", None)), ((r, d), P(None, "data")))
-    layer = Layer(
+    # The trees hold (shape, spec) pairs in the places of arrays, so that one structure serves for both.
+    norm, block, whole = cast(Any, GatedNorm), cast(Any, Layer), cast(Any, Params)
+    gated = norm(((d,), P()), ((d, r), P("data", None)), ((r, d), P(None, "data")))
+    layer = block(
         attn_norm=gated,
         wq=((d, h * c.head_dim), P("data", "model")),
         wk=((d, g * c.head_dim), P("data", "model")),
@@ -181,7 +183,7 @@ def shapes(c: GrugMoeConfig) -> Params:
         shared_down=((s, d), P("model", "data")),
     )
     ends = ((c.vocab_size, d), P("model", "data")), ((d, c.vocab_size), P("data", "model"))
-    return Params(ends[0], gated, [layer] * c.num_layers, gated, ends[1])
+    return whole(ends[0], gated, [layer] * c.num_layers, gated, ends[1])
 
 
 def init(c: GrugMoeConfig, key: jax.Array) -> Params:

@@ -9,7 +9,7 @@ never sees it. On a mesh with the axes ``data``, ``expert`` and ``model`` (size 
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -89,7 +89,7 @@ def state_shardings(c: GrugMoeConfig, optimizer: optax.GradientTransformation, m
 
     laid_out = jax.tree_util.tree_map_with_path(of, jax.eval_shape(optimizer.init, params))
     whole = NamedSharding(mesh, P())
-    return GrugState(whole, jax.tree.map(lambda s: NamedSharding(mesh, s), specs), whole, laid_out)
+    return cast(Any, GrugState)(whole, jax.tree.map(lambda s: NamedSharding(mesh, s), specs), whole, laid_out)
 
 
 def loss_fn(
@@ -120,13 +120,13 @@ def make_train_step(
 
     def step(state: GrugState, batch: Batch) -> tuple[GrugState, dict[str, jax.Array]]:
         def objective(params: Params) -> tuple[jax.Array, dict[str, jax.Array]]:
-            cast = jax.tree.map(lambda x: x.astype(dtype), params)
-            return loss_fn(c, cast, state.router_bias, batch)
+            lowered = jax.tree.map(lambda x: x.astype(dtype), params)
+            return loss_fn(c, lowered, state.router_bias, batch)
 
         with compute_sharding(mesh, MAPPING):
             (loss, aux), grads = jax.value_and_grad(objective, has_aux=True)(state.params)
             updates, opt_state = tx.update(grads, state.opt_state, state.params, loss=loss)
-        params = optax.apply_updates(state.params, updates)
+        params = cast(Params, optax.apply_updates(cast(Any, state.params), updates))
         new = GrugState(state.step + 1, params, -aux["beta"], opt_state)
         return new, router_metrics(c, aux) | {"train/loss": loss, "train/cross_entropy_loss": aux["cross_entropy"]}
 

@@ -21,6 +21,7 @@ References:
 
 import functools
 import math
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -72,7 +73,7 @@ def sharded_moe_mlp(
     tokens = current_axes("batch", batch)
     inner = tuple(a for a in current_axes("mlp", experts.gate.shape[-1]) if a not in (*tokens, *split))
     by_token, width = PartitionSpec(tokens or None), inner or None
-    specs = ExpertWeights(
+    specs = cast(Any, ExpertWeights)(
         PartitionSpec(split, None, width), PartitionSpec(split, None, width), PartitionSpec(split, width, None)
     )
 

@@ -41,11 +41,12 @@ def plan(config: TrainLmConfig) -> dict[str, float | int | str]:
     batch_size = max(trainer.batch_schedule(data_ways).unique_batch_sizes())
     micro = trainer.microbatch_size(data_ways) or batch_size
     length, vocab = config.sequence_length, vocabulary_size(config)
+    flops = 3 * config.model.flops_per_token(vocab, length) * batch_size * length
     report: dict[str, float | int | str] = {
         "parameters": config.model.total_trainable_params(vocab),
         "tokens_per_step": batch_size * length,
         "tokens_in_all": trainer.batch_schedule(data_ways).global_data_offset_by_step(trainer.num_train_steps) * length,
-        "flops_per_step": 3 * config.model.flops_per_token(vocab, length) * batch_size * length,
+        "flops_per_step": flops,
         "devices": mesh.size,
         "device_kind": jax.devices()[0].device_kind,
     }
@@ -71,7 +72,7 @@ def plan(config: TrainLmConfig) -> dict[str, float | int | str]:
     if peak:
         report |= {
             "device_peak": kind,
-            "seconds_per_step_at_40_percent": report["flops_per_step"] / (0.4 * peak * mesh.size),
+            "seconds_per_step_at_40_percent": flops / (0.4 * peak * mesh.size),
         }
     return report
 

@@ -31,7 +31,7 @@ import jax.numpy as jnp
 import optax
 from haliax import NamedArray
 
-from levanter.optim.composition import check_fractions, check_positive, single_group
+from levanter.optim.composition import check_fractions, check_positive, single_group, transformation
 from levanter.optim.config import OptimizerConfig
 from levanter.optim.matrices import MatrixView, map_arrays, matrix_views
 from levanter.tree_paths import is_named, owner_classes, raw_array
@@ -76,14 +76,14 @@ def scale_by_adam_mini(b1: float, b2: float, eps: float) -> optax.GradientTransf
             mean = jnp.mean(jnp.square(g), axis=blocks.get(name, ()), keepdims=True)
             return _like(old, b2 * v + (1 - b2) * mean.astype(v.dtype))
 
-        count = optax.safe_increment(state.count)
+        count = jnp.asarray(optax.safe_increment(state.count))
         mu = optax.tree.update_moment(grads, state.mu, b1, 1)
         nu = map_arrays(second, grads, state.nu)
         mu_hat, nu_hat = optax.tree.bias_correction(mu, b1, count), optax.tree.bias_correction(nu, b2, count)
         updates = map_arrays(lambda _, m, v: _like(m, raw_array(m) / (jnp.sqrt(raw_array(v)) + eps)), mu_hat, nu_hat)
         return updates, optax.ScaleByAdamState(count, mu, nu)
 
-    return optax.GradientTransformation(init, update)
+    return transformation(init, update)
 
 
 def _like(leaf: Any, value: jax.Array) -> Any:

@@ -27,7 +27,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from levanter.optim.composition import check_fractions, check_positive, single_group
+from levanter.optim.composition import check_fractions, check_positive, single_group, transformation
 from levanter.optim.config import OptimizerConfig
 
 
@@ -49,7 +49,7 @@ def scale_by_adopt(b1: float, b2: float, eps: float) -> optax.GradientTransforma
         updates = optax.tree.bias_correction(mu, b1, jnp.maximum(seen, 1))
         return updates, optax.ScaleByAdamState(optax.safe_increment(seen), mu, nu)
 
-    return optax.GradientTransformation(init, update)
+    return transformation(init, update)
 
 
 @OptimizerConfig.register_subclass("adopt")

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from levanter.optim.composition import check_fractions, check_positive, single_group
+from levanter.optim.composition import check_fractions, check_positive, single_group, transformation
 from levanter.optim.config import OptimizerConfig
 
 
@@ -38,7 +38,7 @@ def scale_by_cautious_adam(b1: float, b2: float, eps: float) -> optax.GradientTr
         updates, state = adam.update(grads, state, params)
         return jax.tree.map(mask, updates, grads), state
 
-    return optax.GradientTransformation(adam.init, update)
+    return transformation(adam.init, update)
 
 
 @OptimizerConfig.register_subclass("cautious")

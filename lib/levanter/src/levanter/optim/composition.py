@@ -6,7 +6,7 @@ injected, so that it is in the state and is logged as ``optim/<name>``.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import optax
 
@@ -15,6 +15,18 @@ from levanter.optim.config import OptimizerConfig
 from levanter.optim.matrices import Kind, label_tree, parameter_kinds
 
 Transform = optax.GradientTransformation
+
+
+def transformation(init: Callable[[Any], Any], update: Callable[..., Any]) -> Transform:
+    """optax's pair of functions, whatever ``update`` calls its arguments and however it types its state.
+
+    Example:
+        >>> transformation(lambda params: (), lambda grads, state, params=None: (grads, state)).init({})
+        ()
+    """
+    return optax.GradientTransformation(cast(Any, init), cast(Any, update))
+
+
 CLIP_SCOPES = ("global", "group")
 
 
@@ -74,7 +86,7 @@ def grouped(
         inside = clip_by_norm(max_grad_norm) if clip_scope == "group" else []
         outside = clip_by_norm(max_grad_norm) if clip_scope == "global" else []
         parts = {name: optax.chain(*inside, *chain) for name, chain in groups(learning_rate, adam_lr).items()}
-        return optax.chain(*outside, optax.partition(parts, labels))
+        return optax.chain(*outside, optax.partition(cast(Any, parts), labels))
 
     rates = {
         "learning_rate": config.lr_scheduler(num_train_steps),

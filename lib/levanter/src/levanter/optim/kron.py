@@ -38,7 +38,7 @@ from haliax import NamedArray
 
 from levanter.errors import ConfigError
 from levanter.optim.blocks import BlockGrid, block_grid
-from levanter.optim.composition import check_fractions, check_positive, single_group
+from levanter.optim.composition import check_fractions, check_positive, single_group, transformation
 from levanter.optim.config import OptimizerConfig
 from levanter.optim.matrices import MatrixView, map_arrays, matrix_views
 from levanter.tree_paths import is_named, raw_array
@@ -118,7 +118,7 @@ def scale_by_kron(constants: KronConstants) -> optax.GradientTransformation:
 
     def update(grads: Any, state: KronState, params: Any = None) -> tuple[Any, KronState]:
         grids = constants.grids(grads)
-        count = optax.safe_increment(state.count)
+        count = jnp.asarray(optax.safe_increment(state.count))
         mu = optax.tree.update_moment(grads, state.mu, constants.b1, 1)
         mu_hat = optax.tree.bias_correction(mu, constants.b1, count)
         owed = state.due + constants.probability(state.count)
@@ -145,7 +145,7 @@ def scale_by_kron(constants: KronConstants) -> optax.GradientTransformation:
         due = jnp.where(refresh, owed - 1, owed)
         return updates, KronState(count, key, due, state.refreshes + refresh.astype(jnp.int32), mu, factors)
 
-    return optax.GradientTransformation(init, update)
+    return transformation(init, update)
 
 
 def _left(q: jax.Array, x: jax.Array, *, transpose: bool = False) -> jax.Array:

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import jax
 import optax
 
-from levanter.optim.composition import check_fractions, check_positive, clip_by_norm, single_group
+from levanter.optim.composition import check_fractions, check_positive, clip_by_norm, single_group, transformation
 from levanter.optim.config import OptimizerConfig
 
 
@@ -45,7 +45,7 @@ def correct_by_difference(scale: float) -> optax.GradientTransformation:
         corrected = jax.tree.map(lambda g, old: g + scale * (g - old), grads, state.previous)
         return corrected, GradientDifferenceState(grads)
 
-    return optax.GradientTransformation(init, update)
+    return transformation(init, update)
 
 
 @OptimizerConfig.register_subclass("mars")

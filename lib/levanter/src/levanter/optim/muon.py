@@ -27,7 +27,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import optax
 
 from levanter.optim.composition import check_fractions, check_positive, decay_and_rate, grouped
@@ -161,5 +160,5 @@ class GrugMuonConfig(MuonConfig):
         'bfloat16'
     """
 
-    newton_schulz_dtype: str | None = jnp.bfloat16.__name__
+    newton_schulz_dtype: str | None = "bfloat16"
     adam_modules: str | list[str] | None = r"router|attn_gate"

@@ -30,7 +30,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from levanter.optim.composition import check_fractions, check_positive, decay_and_rate, grouped
+from levanter.optim.composition import check_fractions, check_positive, decay_and_rate, grouped, transformation
 from levanter.optim.config import OptimizerConfig
 from levanter.optim.matrices import Kind, MatrixView, map_arrays, map_matrices, matrix_views
 from levanter.optim.newton_schulz import check_coefficients, newton_schulz
@@ -81,7 +81,7 @@ def namo(learning_rate: Any, constants: NamoConstants) -> optax.GradientTransfor
 
     def update(grads: Any, state: NamoState, params: Any = None) -> tuple[Any, NamoState]:
         views = matrix_views(grads)
-        count = optax.safe_increment(state.count)
+        count = jnp.asarray(optax.safe_increment(state.count))
         mu = optax.tree.update_moment(grads, state.mu, constants.momentum, 1)
         correction = jnp.sqrt(1 - constants.momentum2**count) / (1 - constants.momentum**count)
         nu: dict[str, Any] = {}
@@ -109,7 +109,7 @@ def namo(learning_rate: Any, constants: NamoConstants) -> optax.GradientTransfor
 
         return map_matrices(step, views, mu, params), NamoState(count, mu, nu)
 
-    return optax.GradientTransformation(init, update)
+    return transformation(init, update)
 
 
 @OptimizerConfig.register_subclass("namo")

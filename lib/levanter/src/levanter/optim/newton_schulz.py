@@ -151,10 +151,10 @@ def _segments(schedule: Coefficients) -> list[list[tuple[float, float, float]]]:
 def _gram_segment(x_SMN: jax.Array, schedule: Coefficients) -> jax.Array:
     gram = x_SMN @ jnp.swapaxes(x_SMN, -1, -2)
     identity = jnp.eye(gram.shape[-1], dtype=x_SMN.dtype)
-    total = None
+    total = identity
     for index, (a, b, c) in enumerate(schedule):
         step = a * identity + b * gram + c * (gram @ gram)
-        total = step if total is None else step @ total
+        total = step if index == 0 else step @ total
         if index + 1 < len(schedule):
             gram = step @ gram @ step
             gram = (gram + jnp.swapaxes(gram, -1, -2)) / 2

@@ -37,7 +37,7 @@ import optax
 
 from levanter.errors import ConfigError
 from levanter.optim.blocks import BlockGrid, block_grid
-from levanter.optim.composition import check_fractions, check_positive, single_group
+from levanter.optim.composition import check_fractions, check_positive, single_group, transformation
 from levanter.optim.config import OptimizerConfig
 from levanter.optim.matrices import map_arrays, matrix_views
 from levanter.tree_paths import is_named, raw_array
@@ -121,9 +121,9 @@ def scale_by_soap(constants: SoapConstants) -> optax.GradientTransformation:
             return _like(grad, grid.join(blocks).astype(raw_array(grad).dtype))
 
         updates = map_arrays(step, grads, mu)
-        return updates, SoapState(optax.safe_increment(seen), mu, nu, factors, bases)
+        return updates, SoapState(jnp.asarray(optax.safe_increment(seen)), mu, nu, factors, bases)
 
-    return optax.GradientTransformation(init, update)
+    return transformation(init, update)
 
 
 class _Block(NamedTuple):

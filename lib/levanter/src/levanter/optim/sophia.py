@@ -28,7 +28,7 @@ References:
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -74,11 +74,11 @@ def hutchinson_diagonal(seed: int = 0) -> optax.GradientTransformationExtraArgs:
         z = optax.tree.random_like(probe_key, params, jax.random.normal)
 
         def directional(p: Any) -> jax.Array:
-            return optax.tree.vdot(jax.grad(obj_fn)(p), z)
+            return jnp.asarray(optax.tree.vdot(jax.grad(obj_fn)(p), z))
 
         return jax.tree.map(jnp.multiply, jax.grad(directional)(params), z), optax.contrib.HutchinsonState(key=key)
 
-    return optax.GradientTransformationExtraArgs(init, update)
+    return optax.GradientTransformationExtraArgs(init, cast(Any, update))
 
 
 @OptimizerConfig.register_subclass("sophia-h")
