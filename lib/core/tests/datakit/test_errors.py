@@ -12,6 +12,9 @@ EXAMPLES = [
     errors.EmptyCorpusError("normalisation", seen=3, detail="All blank."),
     errors.DocumentFieldError("text", found="int", where="a.jsonl, record 1"),
     errors.UndecodableFileError("a.txt", position=3, byte=233),
+    errors.MissingSuiteError(["gsm8k@1"], known=["mmlu@1"], detail="Say where it is."),
+    errors.FeatureVersionError("out/index", found=2, expected=3),
+    errors.ShardMismatchError("out/marks", "out/docs", detail="attribute_shards=1, document_shards=2"),
 ]
 
 

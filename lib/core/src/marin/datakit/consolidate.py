@@ -11,7 +11,9 @@ sorted by ``id``.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator
+from glob import glob
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -20,9 +22,9 @@ from zephyr import Dataset, ShardInfo, counters
 
 from marin.datakit._pipeline import count, pipeline
 from marin.datakit.artifacts import ConsolidatedData
-from marin.datakit.errors import EmptyCorpusError
+from marin.datakit.errors import EmptyCorpusError, ShardMismatchError
 from marin.datakit.normalize import NORMALISED_SCHEMA
-from marin.datakit.recipe import ConsolidateConfig, SplitRule
+from marin.datakit.recipe import CleanConsolidateConfig, ConsolidateConfig, SplitRule
 
 SPLITS = ("train", "validation", "test")
 
@@ -46,7 +48,7 @@ def split_of(group: str, rule: SplitRule) -> str:
 
 
 def consolidate(config: ConsolidateConfig) -> ConsolidatedData:
-    """Drop duplicates and write the splits.
+    """Drop duplicates, and contaminated documents where their marks are given, and write the splits.
 
     Args:
         config: Inputs, rules and outputs.
@@ -54,7 +56,10 @@ def consolidate(config: ConsolidateConfig) -> ConsolidatedData:
         The artifact, with documents and bytes of every split and of what was dropped.
     Raises:
         EmptyCorpusError: A split would be empty.
+        ShardMismatchError: Contamination attributes were made for other documents.
     """
+    if isinstance(config, CleanConsolidateConfig):
+        _same_shards(config.contamination_path, config.documents_path)
     documents: dict[str, int] = {}
     sizes: dict[str, int] = {}
     counts: dict[str, int] = {}
@@ -75,24 +80,54 @@ def consolidate(config: ConsolidateConfig) -> ConsolidatedData:
         num_bytes=sizes,
         num_dropped_duplicates=counts.get("datakit/dropped_duplicates", 0),
         dropped_bytes=counts.get("datakit/dropped_bytes", 0),
+        num_dropped_contaminated=counts.get("datakit/dropped_contaminated", 0),
+        dropped_contaminated_bytes=counts.get("datakit/dropped_contaminated_bytes", 0),
     )
+
+
+def _contaminated(marks: str, name: str) -> set[str]:
+    """Ids that one shard of contamination attributes condemns."""
+    path = f"{marks}/outputs/main/{name}"
+    return set(pq.read_table(path, columns=["id"], filters=[("contaminated", "=", True)]).column("id").to_pylist())
+
+
+def _same_shards(attributes: str, documents: str) -> None:
+    """Refuse attributes whose shards are not named like those of the documents."""
+    found, expected = (
+        sorted(os.path.basename(path) for path in glob(f"{folder}/outputs/main/part-*.parquet"))
+        for folder in (attributes, documents)
+    )
+    if found != expected:
+        raise ShardMismatchError(
+            attributes, documents, detail=f"attribute_shards={len(found)}, document_shards={len(expected)}"
+        )
 
 
 def _split_dataset(config: ConsolidateConfig, split: str) -> Dataset:
     rule = config.split
     duplicates = f"{config.duplicates_path}/outputs/main"
+    marks = config.contamination_path if isinstance(config, CleanConsolidateConfig) else ""
+    documents = config.documents_path
 
     def select(rows: Iterable[dict[str, Any]], shard: ShardInfo) -> Iterator[dict[str, Any]]:
         name = f"part-{shard.shard_idx:05d}-of-{shard.total_shards:05d}.parquet"
         condemned = set(pq.read_table(f"{duplicates}/{name}", columns=["id"]).column("id").to_pylist())
+        leaks = _contaminated(marks, name) if marks else set()
+        unseen = set(leaks)
         for row in rows:
+            unseen.discard(row["id"])
             size = len(row["text"].encode())
             if row["id"] in condemned:
                 counters.increment("datakit/dropped_duplicates")
                 counters.increment("datakit/dropped_bytes", size)
+            elif row["id"] in leaks:
+                counters.increment("datakit/dropped_contaminated")
+                counters.increment("datakit/dropped_contaminated_bytes", size)
             elif split_of(json.loads(row["metadata"])["group"], rule) == split:
                 counters.increment(f"datakit/bytes_{split}", size)
                 yield row
+        if unseen:
+            raise ShardMismatchError(marks, documents, detail=f"shard {name} condemns unknown ids {sorted(unseen)[:3]}")
 
     target = f"{config.output_path}/outputs/{split}/part-{{shard:05d}}-of-{{total:05d}}.parquet"
     return (

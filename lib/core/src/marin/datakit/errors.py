@@ -8,13 +8,17 @@
     ├── SourceAccessError      (PermissionError)    a gated or private source and no token that opens it
     ├── EmptyCorpusError       (ValueError)         a stage would hand nothing on
     ├── DocumentFieldError     (ValueError)         a record lacks its text, or the text is no string
-    └── UndecodableFileError   (ValueError)         a text file is not UTF-8
+    ├── UndecodableFileError   (ValueError)         a text file is not UTF-8
+    ├── MissingSuiteError      (ValueError)         an evaluation suite that must be indexed is not there, or is empty
+    ├── FeatureVersionError    (ValueError)         an index made with other features than the marks
+    └── ShardMismatchError     (ValueError)         attributes that do not lie beside these documents
 
 Every class carries ``failure_category = "data"``: the engine files the attempt under it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -112,4 +116,42 @@ class UndecodableFileError(DatakitError, ValueError):
         super().__init__(
             f"cannot decode a text file: path={path!r}, position={position}, byte=0x{byte:02x}; expected UTF-8. "
             "Convert it (iconv -t UTF-8) or leave it out of the glob."
+        )
+
+
+class MissingSuiteError(DatakitError, ValueError):
+    """Evaluation suites that are required and not there, or without text."""
+
+    def __init__(self, missing: Sequence[str], *, known: Sequence[str], detail: str) -> None:
+        self.missing = tuple(missing)
+        self.known = tuple(known)
+        super().__init__(
+            f"evaluation suites are missing: missing={list(missing)}, known={list(known)}; expected every required "
+            f"suite, and at least one, with text. {detail}"
+        )
+
+
+class FeatureVersionError(DatakitError, ValueError):
+    """An index whose hashes mean something else than those of the reader."""
+
+    def __init__(self, path: str, *, found: int, expected: int) -> None:
+        self.path = path
+        self.found = found
+        self.expected = expected
+        super().__init__(
+            f"cannot use an evaluation index: path={path!r}, feature_version={found}; expected {expected}. "
+            "Build the index again with this release."
+        )
+
+
+class ShardMismatchError(DatakitError, ValueError):
+    """Attributes that were not made for the documents beside which they are read."""
+
+    def __init__(self, attributes: str, documents: str, *, detail: str) -> None:
+        self.attributes = attributes
+        self.documents = documents
+        super().__init__(
+            f"attributes do not fit the documents: attributes={attributes!r}, documents={documents!r}, {detail}; "
+            "expected one attribute shard of the same name beside every document shard, with ids of that shard. "
+            "Make the attributes from these documents."
         )

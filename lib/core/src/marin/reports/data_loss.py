@@ -28,6 +28,7 @@ def _normalised(stage: str, result: Mapping[str, Any]) -> LossRow:
 
 def _consolidated(stage: str, result: Mapping[str, Any]) -> LossRow:
     lost = [("near duplicates", result["num_dropped_duplicates"]), ("bytes of them", result["dropped_bytes"])]
+    lost.append(("contaminated", result.get("num_dropped_contaminated", 0)))
     return LossRow(stage, sum(result["num_documents"].values()), sum(result["num_bytes"].values()), lost)
 
 
