@@ -6,6 +6,7 @@ import os
 import pkgutil
 import re
 
+import marin.datakit
 import marin.execution
 import marin.ledger
 import marin.policy
@@ -23,6 +24,8 @@ MODULES = [
     "marin.experiment.cli",
     *(item.name for item in pkgutil.walk_packages(marin.execution.__path__, "marin.execution.")),
     *(item.name for item in pkgutil.walk_packages(marin.ledger.__path__, "marin.ledger.")),
+    "marin.datakit",
+    *(item.name for item in pkgutil.walk_packages(marin.datakit.__path__, "marin.datakit.")),
     "marin.policy",
     *(item.name for item in pkgutil.walk_packages(marin.policy.__path__, "marin.policy.")),
 ]
