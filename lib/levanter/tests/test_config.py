@@ -200,3 +200,25 @@ def test_an_old_key_that_cannot_be_honoured_is_an_error():
     with pytest.raises(UnknownKeyError) as caught:
         cfg.decode(TrainerConfig, {"model_axis_siz": 2})
     assert caught.value.key == "model_axis_siz"
+
+
+@pytest.mark.parametrize(
+    ("section", "key"),
+    [
+        ({"optimizer": {"type": "adam"}}, "weight_decay_modules"),
+        ({"optimizer": {"type": "muon"}}, "adam_modules"),
+        ({"optimizer": {"type": "scion"}}, "adam_modules"),
+        ({"trainer": {}}, "load_checkpoint_path"),
+    ],
+)
+@pytest.mark.parametrize("value", [["a", "b"], "a"])
+def test_a_list_of_names_stays_a_list_and_a_name_a_name(section, key, value):
+    # What decodes a union is remembered whatever the order of its members, so every union states the list first.
+    ((name, fields),) = section.items()
+    config = cfg.decode(TrainLmConfig, {name: {**fields, key: value}})
+    assert getattr(getattr(config, name), key) == value
+
+
+def test_an_axis_may_be_laid_over_several_mesh_axes():
+    config = cfg.decode(TrainLmConfig, {"trainer": {"mesh": {"compute_mapping": {"batch": ["replica", "data"]}}}})
+    assert config.trainer.mesh.compute_mapping["batch"] == ["replica", "data"]

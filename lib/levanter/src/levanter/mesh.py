@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 
 from levanter.errors import ConfigError
 
-AxisTarget = str | list[str]
+AxisTarget = list[str] | str
 DEFAULT_AXES = {"data": -1, "replica": 1, "model": 1}
 DEFAULT_DCN_AXES = {"replica_dcn": -1}
 SHARED_MAPPING: dict[str, AxisTarget] = {"mlp": "model", "heads": "model", "kv_head": "model"}

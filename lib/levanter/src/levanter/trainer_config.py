@@ -115,7 +115,7 @@ class TrainerConfig:
     max_eval_batches: int | None = None
     checkpointer: CheckpointerConfig | None = field(default_factory=CheckpointerConfig)
     load_checkpoint: bool | None = None
-    load_checkpoint_path: str | list[str] | None = None
+    load_checkpoint_path: list[str] | str | None = None
     initialize_from: str | None = None
     allow_partial_checkpoint: bool = False
     jax_config: dict[str, Any] = field(default_factory=dict)

@@ -58,7 +58,7 @@ def grouped(
     adam_lr: float,
     max_grad_norm: float | None,
     clip_scope: str,
-    adam_modules: str | list[str] | None = None,
+    adam_modules: list[str] | str | None = None,
 ) -> Transform:
     """A transform per kind of parameter, under one clip and two injected rates.
 

@@ -62,7 +62,7 @@ class OptimizerConfig(PluginRegistry, discover_packages_path="levanter.optim"):
     cycle_length: float | int | list[float] | None = None
     cycles: int | list[int] | None = None
     lr_schedule: DecayShape | str = field(default_factory=Cosine)
-    weight_decay_modules: str | list[str] | None = None
+    weight_decay_modules: list[str] | str | None = None
 
     def __post_init__(self) -> None:
         if self.learning_rate < 0 or self.weight_decay < 0:

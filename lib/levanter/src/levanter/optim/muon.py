@@ -104,7 +104,7 @@ class MuonConfig(OptimizerConfig):
     epsilon: float = 1e-8
     max_grad_norm: float | None = 1.0
     clip_scope: str = "global"
-    adam_modules: str | list[str] | None = None
+    adam_modules: list[str] | str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -161,4 +161,4 @@ class GrugMuonConfig(MuonConfig):
     """
 
     newton_schulz_dtype: str | None = "bfloat16"
-    adam_modules: str | list[str] | None = r"router|attn_gate"
+    adam_modules: list[str] | str | None = r"router|attn_gate"

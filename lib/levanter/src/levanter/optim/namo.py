@@ -149,7 +149,7 @@ class NamoConfig(OptimizerConfig):
     epsilon: float = 1e-8
     max_grad_norm: float | None = 1.0
     clip_scope: str = "global"
-    adam_modules: str | list[str] | None = None
+    adam_modules: list[str] | str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
