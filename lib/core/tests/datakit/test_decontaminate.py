@@ -271,21 +271,22 @@ def test_a_stock_phrase_of_all_sources_is_dropped_and_a_leak_of_one_source_is_fo
     assert found("unguarded", DropRule(min_source_share=0.0))[1] == {}
 
 
-def test_a_sample_is_the_same_at_any_sharding(tmp_path):
+def test_a_sample_has_its_size_and_is_the_same_at_any_sharding(tmp_path):
     rng = random.Random(4)
-    exam(tmp_path, [words(rng, 20)])
     header = words(rng, 15)
-    corpus = {"web": [f"{header}\n\n{words(rng, 20)}" for _ in range(90)]}
+    exam(tmp_path, [header])
+    corpus = {source: [f"{header}\n\n{words(rng, 20)}" for _ in range(60)] for source in "abc"}
     tables = []
     for shards in (1, 4):
         documents = normalised(tmp_path / str(shards), corpus, num_shards=shards)
         out = str(tmp_path / f"drops{shards}")
-        rule = DropRule(sample_documents=30, global_documents=40)
+        rule = DropRule(sample_documents=30, global_documents=20)
         config = DropSetsConfig(out, f"{out}-scratch", (documents,), str(tmp_path / "index"), rule)
-        assert build_drop_sets(config).num_documents == {"web": 40}
+        assert build_drop_sets(config).num_documents == dict.fromkeys("abc", 20)
         tables.append(rows_of(f"{out}/outputs/main"))
     assert tables[0] == tables[1]
-    assert {(row["documents"], row["sources"]) for row in tables[0]} == {(30, 0)} and len(tables[0]) == 3
+    found = Counter((row["source"], row["documents"], row["sources"]) for row in tables[0])
+    assert found == {(EVERYWHERE, 60, 3): 3, ("a", 30, 3): 3, ("b", 30, 3): 3, ("c", 30, 3): 3}
 
 
 def test_one_worker_and_three_write_the_same_bytes(tmp_path, monkeypatch):
