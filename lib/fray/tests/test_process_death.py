@@ -18,6 +18,7 @@ from fray import (
     current_actor,
     current_client,
 )
+from rigging.job_identity import JobIdentity
 
 
 def wait_for_file(path):
@@ -87,6 +88,26 @@ def test_a_worker_killed_while_idle_is_replaced(process_client):
         if job.wait(30, raise_on_failure=False) is JobStatus.SUCCEEDED:
             other = job.result()
     assert other != pid
+
+
+def end_together(folder):
+    me = JobIdentity.from_environment()
+    open(os.path.join(folder, f"{me.attempt}-{me.rank}"), "w").close()
+    while any(not os.path.exists(os.path.join(folder, f"{me.attempt}-{rank}")) for rank in range(me.count)):
+        time.sleep(0.0005)
+    if me.attempt == 0 and me.rank == 1:
+        raise OSError("the first attempt of rank 1 fails")
+    return me.attempt
+
+
+def test_a_worker_that_ends_its_task_while_it_is_being_killed_gets_no_other(process_client, tmp_path):
+    # Rank 0 ends in the moment in which rank 1 fails: its result may arrive after it was killed for the next attempt.
+    for number in range(40):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        entrypoint = Entrypoint.from_callable(end_together, (str(folder),))
+        request = JobRequest("gang", entrypoint, replicas=2, max_retries_failure=1)
+        assert process_client.submit(request).result(60) == 1
 
 
 def test_terminate_kills_the_whole_group_even_if_it_ignores_the_polite_signal(process_client, wait_gone):

@@ -24,8 +24,12 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
+    import ray
+
     os.environ["MARIN_PROGRESS"] = "0"
-    client = connect_backend("ray", address="local", num_cpus=2, **QUIET)
+    # A test of another package may have connected this process; its Ray serves as well.
+    options = {} if ray.is_initialized() else {"address": "local", "num_cpus": 2, **QUIET}
+    client = connect_backend("ray", **options)
     yield client
     client.shutdown()
 

@@ -131,6 +131,7 @@ class Child:
         self._on_exit = on_exit
         self.log: LogTail | None = None
         self.ended = False
+        self.doomed = False  # killed: what it still says counts, but it gets no other task
         self._send_lock = threading.Lock()
         self.mark = secrets.token_hex(8)
         environ = dict(environ) | {MARK_VARIABLE: f"{guardian.mark_value}:{self.mark}"}
@@ -193,6 +194,7 @@ class Child:
 
     def kill(self) -> None:
         """Kill the process, its group, and whatever carries its mark. Safe in any thread, at any time."""
+        self.doomed = True
         if not self.ended:
             kill_quietly(os.killpg, self.pid)
             for number in marked_processes(self.mark):

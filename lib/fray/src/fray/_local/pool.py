@@ -188,7 +188,8 @@ class ProcessPool:
         if number & 1:
             del self._active[child]
             child.log = None
-            self._idle.append((_key(task.job.environ, task.job.cwd), child))
+            if not child.doomed:
+                self._idle.append((_key(task.job.environ, task.job.cwd), child))
             self._settle(task, kind, payload)
         else:
             task.outcome = (kind, payload)  # the child ends now; settle when it is gone, with what it started

@@ -212,8 +212,8 @@ def redact(config: Mapping[str, Any]) -> dict[str, Any]:
     """A copy without the values of keys that look like secrets, and without credentials inside URLs.
 
     Example:
-        >>> redact({"wandb": {"api_key": "x", "project": "p"}, "url": "s3://user:pass@host/x"})
-        {'wandb': {'api_key': '(hidden)', 'project': 'p'}, 'url': 's3://(hidden)@host/x'}
+        >>> redact({"wandb": {"api_key": "x", "project": "p"}, "url": "https://user:pass@example.org/x"})
+        {'wandb': {'api_key': '(hidden)', 'project': 'p'}, 'url': 'https://(hidden)@example.org/x'}
     """
 
     def clean(value: Any, key: str = "") -> Any:
