@@ -26,6 +26,7 @@ from zephyr.coordinator import (
     Kill,
     Policy,
     Release,
+    Skewed,
     StageStarted,
     TaskFailed,
     TaskSucceeded,
@@ -167,7 +168,14 @@ class Driver:
         Raises:
             ZephyrError: of the tree in `zephyr.errors`; the outputs of unfinished stages are not left half-written.
         """
-        machine = Coordinator(self.plan, self.execution, self.policy, proven=proven, skipped_stages=skipped_stages)
+        machine = Coordinator(
+            self.plan,
+            self.execution,
+            self.policy,
+            proven=proven,
+            skipped_stages=skipped_stages,
+            written=self.settings.written,
+        )
         try:
             self._apply(machine.start(self.clock.monotonic()))
             if self.outcome is None:
@@ -217,6 +225,8 @@ class Driver:
                     self.executor.release(worker)
                 case StageStarted(stage, done):
                     self.monitor.began(self.plan.stages[stage], done, self.clock.monotonic())
+                case Skewed():
+                    self.monitor.skewed(step)
                 case Finished(reports):
                     self.outcome = Outcome(reports, self.counted, tuple(self.monitor.stages))
                 case GiveUp():
@@ -227,7 +237,7 @@ class Driver:
             publish(written.staged, target)
             self.published.append(target)
         quarantine = self.settings.quarantine
-        if quarantine is not None and not report.quarantined:
+        if quarantine is not None and not report.quarantined and not spec.piece:
             # What an earlier run put aside here is clean in this one.
             remove_file(quarantine.path(spec.stage, spec.shard))
         self.counted = merge((self.counted, report.counters))

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from zephyr._task import TaskError, TaskReport, TaskSpec
 from zephyr.counters import CounterValues
+from zephyr.errors import DatasetError
 
 # Events
 
@@ -78,6 +79,27 @@ class StageStarted:
 
 
 @dataclass(frozen=True)
+class Skewed:
+    """A shuffle target is far larger than its siblings.
+
+    Args:
+        stage: The stage that reads it.
+        shard: Its number there.
+        size_bytes: Its bytes.
+        median_bytes: Bytes of the median target.
+        largest_bytes: Bytes of its largest piece; all of them if it stays whole.
+        pieces: Into how many pieces it is cut; 1 if it is one key, or nearly, and stays whole.
+    """
+
+    stage: int
+    shard: int
+    size_bytes: int
+    median_bytes: int
+    largest_bytes: int
+    pieces: int
+
+
+@dataclass(frozen=True)
 class Assign:
     """Run an attempt on a worker."""
 
@@ -142,7 +164,7 @@ class GiveUp:
     detail: str = ""
 
 
-type Instruction = StageStarted | Assign | Accept | Discard | Kill | Release | Finished | GiveUp
+type Instruction = StageStarted | Skewed | Assign | Accept | Discard | Kill | Release | Finished | GiveUp
 
 
 @dataclass(frozen=True)
@@ -163,6 +185,11 @@ class Policy:
         poison_after_losses: Once a task has lost this many workers, the record that each of its workers died on is
             put into quarantine, where the execution has one.
         drain: Let workers go when the last stage has nothing left for them (never those of a shared pool).
+        skew_factor: A shuffle target of more bytes than this many times the median is cut into pieces.
+        skew_min_bytes: Never one of fewer bytes.
+        skew_pieces: Most pieces of one target; 1 cuts none.
+    Raises:
+        DatasetError: a skew limit out of range.
     """
 
     max_task_errors: int = 3
@@ -175,3 +202,14 @@ class Policy:
     task_timeout_s: float | None = None
     poison_after_losses: int = 2
     drain: bool = True
+    skew_factor: float = 4.0
+    skew_min_bytes: int = 256 << 20
+    skew_pieces: int = 16
+
+    def __post_init__(self) -> None:
+        for name, least in (("skew_factor", 1.0), ("skew_min_bytes", 1), ("skew_pieces", 1)):
+            value = getattr(self, name)
+            if not value >= least:
+                raise DatasetError(
+                    f"cannot set the policy: {name}={value}; expected {least} or more. skew_pieces=1 cuts no target."
+                )

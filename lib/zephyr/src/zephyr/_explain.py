@@ -18,6 +18,8 @@ from zephyr.physical import (
     WriteShard,
 )
 
+_CUT = "; one far above the median is cut between keys"
+
 _NAMES = {
     "FlatMap": "flat_map",
     "MapShard": "map_shard",
@@ -136,9 +138,9 @@ def _describe_output(output: Output) -> str:
     match output:
         case HashScatter(num, combiner, keep_first):
             early = ", combined early" if combiner is not None or keep_first else ""
-            return f"{num} targets by key hash{early}"
+            return f"{num} targets by key hash{early}{_CUT if num > 1 else ''}"
         case RangeScatter(num, reverse):
-            return f"{num} targets by key range{', descending' if reverse else ''}"
+            return f"{num} targets by key range{', descending' if reverse else ''}{_CUT if num > 1 else ''}"
         case RowScatter(num):
             return f"{num} targets in turn"
     return "collected blocks"

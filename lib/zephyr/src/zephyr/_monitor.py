@@ -1,5 +1,6 @@
 """What a person wants to know of a run: how far it is, how fast, how uneven, and afterwards where the time went."""
 
+import logging
 import statistics
 import sys
 from dataclasses import dataclass, field
@@ -8,9 +9,11 @@ from rigging.progress import Progress, format_quantity
 from rigging.timing import Clock
 
 from zephyr._task import TaskReport, TaskSpec
-from zephyr.coordinator import WorkerBeat
+from zephyr.coordinator import Skewed, WorkerBeat
 from zephyr.counters import CounterValues
 from zephyr.physical import Plan, Stage
+
+logger = logging.getLogger(__name__)
 
 _FLOWS = ("records_in", "records_out", "bytes_in", "bytes_out")
 
@@ -32,6 +35,9 @@ class StageStats:
         shuffle_bytes: Bytes of the runs that went to later stages.
         items_out: Items collected for later stages or as results.
         quarantined: Records put aside.
+        cut: Pieces of each shuffle target that was far larger than its siblings, by shard; 1 where it was one key.
+        largest_target: Bytes of the largest of these over the median target.
+        piece_seconds: Seconds of each accepted piece.
     """
 
     index: int
@@ -46,6 +52,9 @@ class StageStats:
     shuffle_bytes: int = 0
     items_out: int = 0
     quarantined: int = 0
+    cut: dict[int, int] = field(default_factory=dict)
+    largest_target: float = 0.0
+    piece_seconds: list[float] = field(default_factory=list)
 
     @property
     def done(self) -> int:
@@ -62,12 +71,12 @@ class StageStats:
         """
         if not self.durations:
             return 1.0
-        times = self.durations.values()
+        times = [*self.durations.values(), *self.piece_seconds]
         return max(times) / max(statistics.median(times), 1e-9)
 
     def summary(self) -> dict[str, object]:
         """Plain values, for JSON."""
-        times = self.durations.values()
+        times = [*self.durations.values(), *self.piece_seconds]
         return {
             "index": self.index,
             "name": self.name,
@@ -79,6 +88,9 @@ class StageStats:
             "task_seconds_median": round(statistics.median(times), 4) if times else None,
             "task_seconds_max": round(max(times), 4) if times else None,
             "skew": round(self.skew, 2),
+            "targets_cut": {str(shard): pieces for shard, pieces in self.cut.items() if pieces > 1},
+            "targets_of_one_key": [shard for shard, pieces in self.cut.items() if pieces == 1],
+            "largest_target": round(self.largest_target, 2),
             **{name: int(self.flows.get(name, 0)) for name in _FLOWS},
             "shuffle_bytes": self.shuffle_bytes,
             "items_out": self.items_out,
@@ -117,6 +129,21 @@ class Monitor:
         if done:
             self.progress.advance(done)
 
+    def skewed(self, found: Skewed) -> None:
+        """A target of the present stage is far larger than its siblings."""
+        stage = self.stages[-1]
+        stage.cut[found.shard] = found.pieces
+        times = found.size_bytes / max(found.median_bytes, 1)
+        stage.largest_target = max(stage.largest_target, times)
+        size = f"{format_quantity(found.size_bytes)}B, {times:.1f} times the median target"
+        if found.pieces == 1:
+            message = "stage %r, shard %d is skewed: %s, nearly all of it one key; one worker reduces it"
+            logger.warning(message, stage.name, found.shard, size)
+        else:
+            largest = f"{format_quantity(found.largest_bytes)}B"
+            message = "stage %r, shard %d is cut into %d pieces: %s; largest piece about %s"
+            logger.info(message, stage.name, found.shard, found.pieces, size, largest)
+
     def assigned(self, worker: str, spec: TaskSpec, now: float) -> None:
         """An attempt goes to a worker."""
         self._assigned[spec.label] = now
@@ -138,16 +165,20 @@ class Monitor:
         """An attempt won."""
         self._live.pop(spec.label, None)
         stage = self.stages[-1]
-        stage.durations[spec.shard] = now - self._assigned.pop(spec.label, now)
+        seconds = now - self._assigned.pop(spec.label, now)
+        if spec.piece:
+            stage.piece_seconds.append(seconds)
+        else:
+            stage.durations[spec.shard] = seconds
         for name in _FLOWS:
             if (seen := report.counters.get(f"zephyr/{name}")) is not None:
                 stage.flows[name] = stage.flows.get(name, 0) + seen[1]
         stage.shuffle_bytes += sum(part.size_bytes for run in report.runs for part in run.parts)
-        stage.items_out += sum(ref.num_rows for ref in report.blocks)
+        stage.items_out += 0 if spec.piece else sum(ref.num_rows for ref in report.blocks)
         stage.quarantined += report.quarantined
         stage.seconds = now - self._began
         if self.progress is not None:
-            self.progress.advance(1, **self.fields(now))
+            self.progress.advance(0 if spec.piece else 1, **self.fields(now))
 
     def show(self, now: float) -> None:
         """Redraw, with what running attempts have done so far."""
@@ -168,6 +199,12 @@ class Monitor:
                 out[unit] = format_quantity(total / elapsed)
         if len(stage.durations) <= 1000 and stage.skew >= 2:
             out["skew"] = f"{stage.skew:.1f}"
+        if stage.cut:
+            if pieces := sum(number for number in stage.cut.values() if number > 1):
+                out["cut"] = f"{len(stage.piece_seconds)}/{pieces} pieces"
+            if whole := [shard for shard, number in stage.cut.items() if number == 1]:
+                out["one_key"] = f"shard {whole[0]}" + (f" and {len(whole) - 1} more" if len(whole) > 1 else "")
+            out["largest_target"] = f"{stage.largest_target:.1f}x"
         if stage.dropped:
             out["dropped"] = stage.dropped
         if stage.quarantined:

@@ -74,6 +74,7 @@ def _stage_table(stages: Sequence[StageStats]) -> str:
         "shuffled",
         "bytes out",
         "skew",
+        "targets cut",
         "dropped",
         "quarantined",
     )
@@ -94,9 +95,22 @@ def _stage_row(stage: StageStats) -> Sequence[str]:
         format_quantity(stage.shuffle_bytes),
         format_quantity(flows.get("bytes_out", 0)),
         f"{stage.skew:.1f}",
+        _describe_cut(stage),
         str(stage.dropped),
         str(stage.quarantined),
     )
+
+
+def _describe_cut(stage: StageStats) -> str:
+    """Which shuffle targets were far larger than the rest, and in how many pieces they were reduced."""
+    if not stage.cut:
+        return ""
+    shown = [
+        f"shard {shard}: {pieces} pieces" if pieces > 1 else f"shard {shard}: one key"
+        for shard, pieces in sorted(stage.cut.items())[:3]
+    ]
+    more = [f"{len(stage.cut) - 3} more"] if len(stage.cut) > 3 else []
+    return f"{', '.join([*shown, *more])}; largest {stage.largest_target:.1f} x median"
 
 
 def _stage_bars(stage: StageStats) -> str:

@@ -14,19 +14,30 @@ from typing import Any
 import cloudpickle
 
 from zephyr import counters
-from zephyr._blocks import Block, chunked, num_rows, rows_of
+from zephyr._blocks import Block, chunked, iterate, num_rows, rows_of
 from zephyr._chain import ChainContext
 from zephyr._files import output_error, remove_file, remove_tree, staged_path
 from zephyr._merge import merge_sides
 from zephyr._quarantine import Guard, Quarantine
 from zephyr._shuffle.format import Run, RunSlice
-from zephyr._shuffle.read import merge_slices, reduce_stream
+from zephyr._shuffle.read import merge_piece, merge_slices, reduce_stream
 from zephyr._shuffle.write import ShuffleWriter
 from zephyr._trace import Trace
-from zephyr._transforms import run_chain
+from zephyr._transforms import head_length, run_chain
 from zephyr.counters import CounterValues
 from zephyr.errors import ZephyrError
-from zephyr.physical import Collect, MergeSides, PairInput, Plan, ShuffleInput, SourceInput, WriteShard
+from zephyr.physical import (
+    Collect,
+    JoinGroups,
+    MergeSides,
+    PairInput,
+    PhysicalOp,
+    Plan,
+    ReduceGroups,
+    ShuffleInput,
+    SourceInput,
+    WriteShard,
+)
 from zephyr.writers import WrittenFile
 
 INLINE_BYTES = 256 << 10
@@ -60,6 +71,8 @@ class TaskSpec:
         inputs: Blocks or run slices; empty when the plan carries the source items.
         careful: Note which call is being made before each call of user code, because earlier workers died here.
         poison: Calls (site, number) that are put into quarantine without being made.
+        piece: Which piece of a shuffle target that was cut, from 1; 0 is the whole shard.
+        joins: The inputs are what the pieces of the target made, in their order.
     """
 
     execution: str
@@ -69,11 +82,14 @@ class TaskSpec:
     inputs: tuple[BlockRef | RunSlice, ...] = ()
     careful: bool = False
     poison: tuple[tuple[int, int], ...] = ()
+    piece: int = 0
+    joins: bool = False
 
     @property
     def label(self) -> str:
-        """stage-shard-attempt, as it appears in paths."""
-        return f"{self.stage}-{self.shard}-{self.attempt}"
+        """stage-shard-attempt, with the piece behind the shard if there is one, as it appears in paths."""
+        piece = f"p{self.piece}" if self.piece else ""
+        return f"{self.stage}-{self.shard}{piece}-{self.attempt}"
 
 
 @dataclass(frozen=True)
@@ -188,9 +204,14 @@ def _run(
     elif isinstance(branch.input, SourceInput):
         blocks = [list(branch.input.shards[local])]
     elif isinstance(branch.input, ShuffleInput):
-        slices = [piece for piece in spec.inputs if isinstance(piece, RunSlice)]
-        keyed = merge_slices(slices, budget_bytes=settings.memory_bytes, folder=folder)
-        blocks, ops = reduce_stream(ops[0], keyed, context), ops[1:]
+        head = head_length(ops, quarantined=settings.quarantine is not None)
+        if spec.joins:
+            blocks, ops = _joined(spec, ops[0]), ops[head:]
+        else:
+            slices = [piece for piece in spec.inputs if isinstance(piece, RunSlice)]
+            merge = merge_piece if spec.piece else merge_slices
+            keyed = merge(slices, budget_bytes=settings.memory_bytes, folder=folder)
+            blocks, ops = reduce_stream(ops[0], keyed, context), ops[1:head] if spec.piece else ops[1:]
     elif isinstance(branch.input, PairInput):
         refs = [ref for ref in spec.inputs if isinstance(ref, BlockRef)]
         border = refs.index(SIDES_BORDER)
@@ -200,7 +221,7 @@ def _run(
     else:
         blocks = (load_block(ref) for ref in spec.inputs if isinstance(ref, BlockRef))
     out = run_chain(ops, blocks, context)
-    if isinstance(stage.output, Collect):
+    if spec.piece or isinstance(stage.output, Collect):
         return TaskReport(blocks=_collect(out, folder), written=context.written, counters=counted)
     writer = ShuffleWriter(
         folder,
@@ -211,6 +232,12 @@ def _run(
         trace=context.trace,
     )
     return TaskReport(runs=writer.write(out, branch.key), written=context.written, counters=counted)
+
+
+def _joined(spec: TaskSpec, reducer: PhysicalOp) -> Iterable[Block]:
+    """What the pieces of a target made; lists of the same length as one reducer would have made."""
+    blocks = load_blocks(ref for ref in spec.inputs if isinstance(ref, BlockRef))
+    return chunked(iterate(blocks)) if isinstance(reducer, ReduceGroups | JoinGroups) else blocks
 
 
 def describe_error(error: Exception) -> TaskError:

@@ -1,6 +1,6 @@
 """What each row operation does to a stream of blocks; a fused chain is these generators, one inside the other."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,23 @@ def run_chain(ops: Iterable[PhysicalOp], blocks: Iterable[Block], context: Chain
     for op in ops:
         blocks = _TRANSFORMS[type(op)](op, blocks, context)
     return blocks
+
+
+def head_length(ops: Sequence[PhysicalOp], *, quarantined: bool) -> int:
+    """How many operations of a chain pieces run: the reducer, and what looks at one item at a time behind it.
+
+    Args:
+        ops: A chain behind a shuffle.
+        quarantined: Whether failing records are put aside; then calls are counted per shard and stay together.
+    Example:
+        >>> from zephyr.physical import KeepFirst
+        >>> head_length([KeepFirst(), Map(abs), Select(("a",))], quarantined=False)
+        3
+    """
+    length = 1
+    while not quarantined and length < len(ops) and isinstance(ops[length], Map | FlatMap | Filter | Select):
+        length += 1
+    return length
 
 
 type Transform = Callable[[Any, Iterable[Block], ChainContext], Iterable[Block]]

@@ -10,6 +10,9 @@ A task is *queued*, *running* (one attempt, or two when a copy was started), or 
 * errors of user code count against `max_task_errors`, deaths of workers against `max_worker_losses`, separately;
 * a worker that falls silent gets a copy of its task started beside it, and is killed before it is given up;
 * a stage starts only when every task of the one before is done.
+
+A shuffle target that is far larger than its siblings becomes several tasks, its *pieces*, and the task of its shard is
+queued when all of them are done. Pieces are tasks like any other: accepted once, copied, retried and counted alone.
 """
 
 import math
@@ -18,6 +21,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from zephyr._balance import divide_targets
 from zephyr._events import (
     Accept,
     Assign,
@@ -29,6 +33,7 @@ from zephyr._events import (
     Kill,
     Policy,
     Release,
+    Skewed,
     StageStarted,
     TaskFailed,
     TaskSucceeded,
@@ -40,12 +45,15 @@ from zephyr._events import (
 from zephyr._inputs import TaskInputs, stage_inputs
 from zephyr._task import TaskError, TaskReport, TaskSpec
 from zephyr.errors import IllegalTransitionError
-from zephyr.physical import Plan
+from zephyr.physical import Plan, Stage
 
 
-@dataclass
+@dataclass(eq=False)
 class _Task:
     inputs: TaskInputs
+    shard: int
+    piece: int = 0
+    pieces: tuple["_Task", ...] = ()
     attempts: int = 0
     running: dict[int, tuple[str, float]] = field(default_factory=dict)
     errors: int = 0
@@ -63,6 +71,7 @@ class Coordinator:
         policy: Limits.
         proven: Reports of tasks that need not run, by (stage, shard).
         skipped_stages: Stages whose output nobody needs, because everything after them is proven.
+        written: (stage, shard) of tasks that find their output file proven, and have nothing to cut.
     Example:
         >>> from zephyr import Dataset, compute_plan
         >>> machine = Coordinator(compute_plan(Dataset.from_list([1, 2]).pipeline), "x")
@@ -81,15 +90,17 @@ class Coordinator:
         *,
         proven: Mapping[tuple[int, int], TaskReport] | None = None,
         skipped_stages: frozenset[int] = frozenset(),
+        written: frozenset[tuple[int, int]] = frozenset(),
     ) -> None:
         self.plan = plan
         self.execution = execution
         self.policy = policy
         self.proven = dict(proven or {})
         self.skipped_stages = skipped_stages
+        self.written = written
         self.stage = -1
         self.tasks: list[_Task] = []
-        self.queue: deque[int] = deque()
+        self.queue: deque[_Task] = deque()
         self.idle: dict[str, None] = {}
         self.busy: dict[str, TaskSpec] = {}
         self.began: dict[str, float] = {}
@@ -187,6 +198,8 @@ class Coordinator:
         if spec.stage != self.stage:
             return None
         task = self.tasks[spec.shard]
+        if spec.piece:
+            task = task.pieces[spec.piece - 1]
         return task if spec.attempt in task.running else None
 
     def _succeeded(self, worker: str, spec: TaskSpec, report: TaskReport, now: float) -> list[Instruction]:
@@ -201,8 +214,35 @@ class Coordinator:
         self.durations.append(now - began)
         out: list[Instruction] = [Accept(spec, report)]
         self.remaining -= 1
+        if task.piece:
+            self._join_pieces(self.tasks[spec.shard])
         if self.remaining == 0:
             out += self._end_stage(now)
+        return out
+
+    def _join_pieces(self, task: _Task) -> None:
+        """Queue the task of a shard whose pieces are all done: it reads what they made, in their order."""
+        reports = [piece.report for piece in task.pieces if piece.report is not None]
+        if len(reports) == len(task.pieces):
+            task.inputs = tuple(ref for report in reports for ref in report.blocks)
+            self.queue.appendleft(task)
+
+    def _divide(self, stage: Stage) -> list[Instruction]:
+        """Cut the targets that are too large; their pieces come first, since they take longest."""
+        inputs = [task.inputs for task in self.tasks]
+        out: list[Instruction] = []
+        first: list[_Task] = []
+        for shard, cut in divide_targets(self.plan, stage, inputs, self.reports, self.policy).items():
+            task = self.tasks[shard]
+            if task.report is not None or (stage.index, shard) in self.written:
+                continue
+            task.pieces = tuple(_Task(part, shard, at) for at, part in enumerate(cut.pieces, 1))
+            first += task.pieces or (task,)
+            num = max(1, len(task.pieces))
+            out.append(Skewed(stage.index, shard, cut.size_bytes, cut.median_bytes, cut.largest_bytes, num))
+        ahead = set(map(id, first))
+        rest = (task for task in self.tasks if task.report is None and not task.pieces and id(task) not in ahead)
+        self.queue = deque([*first, *rest])
         return out
 
     def _failed(self, worker: str, spec: TaskSpec, error: TaskError) -> list[Instruction]:
@@ -219,7 +259,7 @@ class Coordinator:
             self.over = True
             return [*out, GiveUp(spec, worker, task.errors, error)]
         if not task.running:
-            self.queue.append(spec.shard)
+            self.queue.append(task)
         return out
 
     def _lost(self, event: WorkerLost) -> list[Instruction]:
@@ -254,7 +294,7 @@ class Coordinator:
             detail = killed.reason if killed else event.detail
             return [*out, GiveUp(spec, worker, task.losses if error is None else task.errors, error, detail)]
         if not task.running:
-            self.queue.append(spec.shard)
+            self.queue.append(task)
         return out
 
     def _end_stage(self, now: float) -> list[Instruction]:
@@ -272,13 +312,14 @@ class Coordinator:
                 self.reports.append(())
                 continue
             stage = self.plan.stages[self.stage]
-            self.tasks = [_Task(inputs) for inputs in stage_inputs(self.plan, stage, self.reports)]
+            self.tasks = [_Task(inputs, at) for at, inputs in enumerate(stage_inputs(self.plan, stage, self.reports))]
             for shard, task in enumerate(self.tasks):
                 task.report = self.proven.get((self.stage, shard))
-            self.queue = deque(shard for shard, task in enumerate(self.tasks) if task.report is None)
+            skewed = self._divide(stage)
             self.durations, self.median_of, self.median = [], 0, 0.0
-            self.remaining = len(self.queue)
-            out.append(StageStarted(self.stage, len(self.tasks) - len(self.queue)))
+            done = sum(task.report is not None for task in self.tasks)
+            self.remaining = len(self.tasks) - done + sum(len(task.pieces) for task in self.tasks)
+            out += [StageStarted(self.stage, done), *skewed]
             if self.queue:
                 return out
             self.reports.append(tuple(task.report for task in self.tasks if task.report is not None))
@@ -286,15 +327,24 @@ class Coordinator:
     def _assign(self, now: float) -> list[Instruction]:
         out: list[Instruction] = []
         while self.idle:
-            shard = self.queue.popleft() if self.queue else self._straggler(now)
-            if shard is None:
+            task = self.queue.popleft() if self.queue else self._straggler(now)
+            if task is None:
                 break
             worker = next(iter(self.idle))
             del self.idle[worker]
-            task = self.tasks[shard]
             task.attempts += 1
             careful = task.losses >= self.policy.poison_after_losses
-            spec = TaskSpec(self.execution, self.stage, shard, task.attempts, task.inputs, careful, task.poison)
+            spec = TaskSpec(
+                self.execution,
+                self.stage,
+                task.shard,
+                task.attempts,
+                task.inputs,
+                careful,
+                task.poison,
+                task.piece,
+                bool(task.pieces),
+            )
             task.running[task.attempts] = (worker, now)
             self.busy[worker] = spec
             self.began[worker] = now
@@ -311,7 +361,7 @@ class Coordinator:
             del self.idle[step.worker]
         return list(out)
 
-    def _straggler(self, now: float) -> int | None:
+    def _straggler(self, now: float) -> _Task | None:
         """A task worth a second copy: its worker is silent, or it runs far longer than the median of half the stage."""
         limit = self._copy_limit()
         for worker, spec in self.busy.items():
@@ -320,7 +370,7 @@ class Coordinator:
                 continue
             silent = worker in self.up and self._quiet(worker, now) > self.policy.suspect_after_s
             if silent or now - self.began[worker] > limit:
-                return spec.shard
+                return task
         return None
 
     def _copy_limit(self) -> float:
@@ -355,6 +405,7 @@ __all__ = [
     "Kill",
     "Policy",
     "Release",
+    "Skewed",
     "StageStarted",
     "TaskFailed",
     "TaskSucceeded",

@@ -8,6 +8,7 @@ memory goes to the shuffle early, which changes the work of the reducers but not
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 
 from zephyr._arrow import pc
@@ -20,6 +21,7 @@ from zephyr.errors import SchemaConflictError
 _AGAIN: Final[dict[str, str]] = {"count": "sum", "sum": "sum", "min": "min", "max": "max"}
 _FOLD_BYTES = 16 << 20
 _COUNT_SUFFIX = "\0count"
+_POSITION = "\0position"
 
 
 def _partials(outputs: Sequence[Aggregation]) -> list[tuple[str, str | None, AggregateFunction]]:
@@ -108,7 +110,7 @@ def _fold(
 def fold_table(
     table: pa.Table, keys: Sequence[str], wanted: Sequence[tuple[str, str | None, AggregateFunction]]
 ) -> pa.Table:
-    """One row per key, keys in order of first appearance."""
+    """One row per key, keys in no particular order."""
     names = list(keys)
     dictionary = None
     if len(keys) == 1 and (pa.types.is_string(table.schema.field(keys[0]).type)):
@@ -132,13 +134,18 @@ def merge_partials(
     keyed: Iterable[pa.RecordBatch], keys: Sequence[str], outputs: Sequence[Aggregation]
 ) -> Iterator[pa.RecordBatch]:
     """Sorted partial results to final ones, one row per key, in key order."""
-    wanted = _partials(outputs)
+    position: tuple[str, str | None, AggregateFunction] = (_POSITION, None, "min")
+    wanted = [*_partials(outputs), position]
     held: list[pa.Table] = []
+    seen = 0
     for batch in keyed:
         codes = batch.column(KEY)
         rows = batch_of_struct(batch.column(ROW)) if ROW in batch.schema.names else None
         if rows is None:
             rows = pa.RecordBatch.from_pylist(items_of(batch))
+        # Arrow's hash table forgets the order of keys that collide in it.
+        rows = rows.append_column(_POSITION, pa.array(np.arange(seen, seen + rows.num_rows)))
+        seen += rows.num_rows
         # The last key may go on in the next batch: its rows wait.
         start = pc.index(codes, codes[-1]).as_py()
         complete = rows.slice(0, start)
@@ -152,6 +159,7 @@ def merge_partials(
 
 
 def _finish(table: pa.Table, keys: Sequence[str], outputs: Sequence[Aggregation]) -> list[pa.RecordBatch]:
+    table = table.sort_by(_POSITION)
     columns = {name: table.column(name) for name in keys}
     for name, _, function in outputs:
         value = table.column(name)

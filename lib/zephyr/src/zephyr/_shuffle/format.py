@@ -31,7 +31,17 @@ WRITE_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One batch of a run: where it goes, and what it holds."""
+    """One batch of a run: where it goes, and what it holds.
+
+    Args:
+        batch: Number within the run.
+        target: Whose batch it is.
+        num_rows: Rows.
+        size_bytes: Bytes in memory.
+        first: Lowest order code for ranges; for hashes the start of the lowest key code, or empty where of no use.
+        last: The highest, likewise.
+        sample: Starts of codes inside, evenly spaced by rows; what a target that is too large is cut by.
+    """
 
     batch: int
     target: int
@@ -39,6 +49,7 @@ class Part:
     size_bytes: int
     first: bytes = b""
     last: bytes = b""
+    sample: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -41,8 +41,8 @@ from zephyr.physical import DropKeys, JoinGroups, KeepFirst, MergeAggregates, Ph
 _OUTPUT_ROWS = 65_536
 
 
-def read_slice(piece: RunSlice) -> Iterator[pa.RecordBatch]:
-    """The batches of a run that belong to one reducer, cut to its range."""
+def read_slice(piece: RunSlice, *, keep_empty: bool = False) -> Iterator[pa.RecordBatch]:
+    """The batches of a run that belong to one reducer, cut to its range; without rows if `keep_empty`."""
     with pa.OSFile(piece.path, "rb") as file, pa.ipc.open_file(file) as reader:
         for index in piece.batches:
             batch = reader.get_batch(index)
@@ -51,7 +51,7 @@ def read_slice(piece: RunSlice) -> Iterator[pa.RecordBatch]:
                 start = 0 if piece.low is None else _bisect(orders, piece.low, after=False)
                 end = len(orders) if piece.high is None else _bisect(orders, piece.high, after=False)
                 batch = batch.slice(start, max(0, end - start))
-            if batch.num_rows:
+            if batch.num_rows or keep_empty:
                 yield batch
 
 
@@ -68,7 +68,7 @@ def _bisect(orders: pa.Array, bound: bytes, *, after: bool) -> int:
 
 
 def merge_slices(pieces: Sequence[RunSlice], *, budget_bytes: int, folder: str) -> Iterator[pa.RecordBatch]:
-    """All rows of the slices as one stable sorted stream of keyed batches.
+    """All rows of the slices as one stable sorted stream of keyed batches, all of one schema.
 
     Args:
         pieces: Slices in source order, which decides between equal keys.
@@ -76,8 +76,10 @@ def merge_slices(pieces: Sequence[RunSlice], *, budget_bytes: int, folder: str) 
         folder: Folder of this attempt, for runs merged on the way.
     """
     if sum(piece.size_bytes for piece in pieces) <= budget_bytes // 2:
-        yield from _sorted_whole([batch for piece in pieces for batch in read_slice(piece)])
+        # Batches without rows stay for their schema: what a reducer sees must not depend on which way was taken.
+        yield from _sorted_whole([batch for piece in pieces for batch in read_slice(piece, keep_empty=True)])
         return
+    schema = _merged_schema(pieces)
     fan_in = max(2, budget_bytes // 2 // BATCH_BYTES)
     level, passes = list(pieces), 0
     temporary: list[str] = []
@@ -92,7 +94,8 @@ def merge_slices(pieces: Sequence[RunSlice], *, budget_bytes: int, folder: str) 
                 if piece.path in temporary:
                     remove_file(piece.path)
             level, passes = merged, passes + 1
-        yield from _merge([read_slice(piece) for piece in level])
+        for batch in _merge([read_slice(piece) for piece in level]):
+            yield conform(batch if ROW in schema.names else with_items(batch), schema)
     finally:
         for path in temporary:
             remove_file(path)
@@ -143,8 +146,7 @@ def _combined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def _sorted_whole(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    batches = [batch for batch in batches if batch.num_rows]
-    if not batches:
+    if not any(batch.num_rows for batch in batches):
         return
     batch = _combined(batches)
     del batches
@@ -195,6 +197,16 @@ def _merge(runs: list[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
                 head = cursor.cut(bound, after=True)
                 if head is not None:
                     yield head
+
+
+def merge_piece(pieces: Sequence[RunSlice], *, budget_bytes: int, folder: str) -> Iterator[pa.RecordBatch]:
+    """As `merge_slices`, for a range of a target: every batch has the schema of the whole target.
+
+    A run without rows in the range is a slice without batches, which only its schema matters of.
+    """
+    schema = _merged_schema(pieces)
+    for batch in merge_slices(pieces, budget_bytes=budget_bytes, folder=folder):
+        yield conform(batch if ROW in schema.names else with_items(batch), schema)
 
 
 # What reducers do with the merged stream

@@ -41,6 +41,10 @@ from zephyr.physical import HashScatter, KeySpec, Output, RangeScatter, RowScatt
 
 _SAMPLES_PER_RUN = 256
 _COMBINE_ITEMS = 1 << 17
+_SAMPLED_BYTES = 1 << 10
+_SAMPLES_PER_PART = 8
+_BYTES_PER_SAMPLE = 64 << 10
+_PREFIX = 64
 
 
 def key_values(block: Block, key: Key) -> list[Any]:
@@ -260,6 +264,18 @@ class ShuffleWriter:
             done += len(rows)
         return np.concatenate(pieces), bounds
 
+    def _extent(self, piece: pa.RecordBatch, *, alone: bool) -> tuple[tuple[bytes, bytes], tuple[bytes, ...]]:
+        """Ends and sample of a batch, as far as somebody may need them: the index lies in the driver's memory."""
+        if isinstance(self.output, RangeScatter):
+            orders = order_column(piece)
+            return (orders[0].as_py(), orders[-1].as_py()), code_sample(orders, piece.nbytes)
+        if isinstance(self.output, RowScatter) or piece.nbytes < _SAMPLED_BYTES:
+            return (b"", b""), ()
+        keys = piece.column(KEY)
+        # The only batch of a target in this run reaches over all its keys anyway.
+        ends = (b"", b"") if alone else (keys[0].as_py()[:_PREFIX], keys[-1].as_py()[:_PREFIX])
+        return ends, code_sample(keys, piece.nbytes)
+
     def _write_run(
         self, path: str, batch: pa.RecordBatch, indices: np.ndarray, bounds: list[tuple[int, int, int]]
     ) -> Run:
@@ -272,13 +288,19 @@ class ShuffleWriter:
                 for at in range(start, end, step):
                     piece = batch.take(pa.array(indices[at : min(at + step, end)]))
                     writer.write_batch(piece)
-                    orders = order_column(piece)
-                    ends = (orders[0].as_py(), orders[-1].as_py()) if ranged else (b"", b"")
-                    parts.append(Part(len(parts), target, piece.num_rows, piece.nbytes, *ends))
+                    ends, inside = self._extent(piece, alone=end - start <= step)
+                    parts.append(Part(len(parts), target, piece.num_rows, piece.nbytes, *ends, inside))
         if ranged:
             picks = np.unique(np.linspace(0, len(indices) - 1, min(len(indices), _SAMPLES_PER_RUN)).astype(np.int64))
             sample = order_column(batch).take(pa.array(indices[picks])).to_pylist()
         return Run(path, tuple(parts), tuple(sample))
+
+
+def code_sample(codes: pa.Array, size_bytes: int) -> tuple[bytes, ...]:
+    """Some codes from inside a sorted batch, more of a larger one, cut to a prefix so that the index stays small."""
+    num = min(len(codes), _SAMPLES_PER_PART, 1 + size_bytes // _BYTES_PER_SAMPLE)
+    picks = [(2 * at + 1) * len(codes) // (2 * num) for at in range(num)]
+    return tuple(code[:_PREFIX] for code in codes.take(pa.array(picks, pa.int64())).to_pylist())
 
 
 def joined(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:

@@ -1,0 +1,157 @@
+"""What a data set does with files: read the contents of those it names, write one for each shard.
+
+Shapes read "input shards -> output shards", as in `zephyr.dataset`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+from zephyr._adapters.entry_points import named_sink
+from zephyr._ops import BadLinePolicy, Load, LogicalOp, PathPattern, Write
+from zephyr.errors import DatasetError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from zephyr.connectors import Sink
+
+
+class FileOperations:
+    """The methods of `Dataset` that read and write files."""
+
+    def _then(self, op: LogicalOp) -> Self:
+        raise TypeError(f"{type(self).__name__} adds no operations; expected a Dataset")
+
+    # Readers: items are paths before and contents after
+
+    def load_jsonl(self, *, columns: Sequence[str] | None = None, on_bad_line: BadLinePolicy = "fail") -> Self:
+        """Records of JSON lines files: path -> records. `.gz` and `.zst` are decompressed by suffix.
+
+        Args:
+            columns: Read only these.
+            on_bad_line: "fail" raises `BadRecordError`; "skip" counts `zephyr/bad_records` and goes on.
+        """
+        return self._then(Load("jsonl", _columns(columns), on_bad_line=_policy(on_bad_line)))
+
+    def load_parquet(self, columns: Sequence[str] | None = None) -> Self:
+        """Records of Parquet files: path -> records, row group by row group; `columns` limits what is read."""
+        return self._then(Load("parquet", _columns(columns)))
+
+    def load_text(self) -> Self:
+        """Lines of text files: path -> records `{"text": line}` without line ends; empty lines are kept."""
+        return self._then(Load("text"))
+
+    def load_txt(self) -> Self:
+        """The same as `load_text`."""
+        return self.load_text()
+
+    def load_csv(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        delimiter: str = ",",
+        types: "Mapping[str, pa.DataType] | None" = None,
+        on_bad_line: BadLinePolicy = "fail",
+    ) -> Self:
+        """Records of CSV files with a header line: path -> records; an empty field is null.
+
+        Args:
+            columns: Read only these.
+            delimiter: One character between fields.
+            types: Arrow type of a column, where the one that the first block suggests would not do.
+            on_bad_line: "fail" raises `BadRecordError` at a row with too few or too many fields; "skip" counts it.
+        Raises:
+            DatasetError: a delimiter of another length.
+        """
+        if len(delimiter) != 1:
+            raise DatasetError(f"cannot read CSV: delimiter={delimiter!r}; expected one character. Pass one.")
+        options = (("delimiter", delimiter), ("types", tuple((types or {}).items())))
+        return self._then(Load("csv", _columns(columns), on_bad_line=_policy(on_bad_line), options=options))
+
+    def load_webdataset(self, *, columns: Sequence[str] | None = None, decode: bool = True) -> Self:
+        """Records of tar files, one for consecutive members with one name up to the first dot: path -> records.
+
+        A record is `{"__key__": "folder/0001", "jpg": b"...", "txt": "...", ...}`, by extension.
+
+        Args:
+            columns: Keep only these extensions (and `__key__` if it is named).
+            decode: Make text of txt, values of json and numbers of cls; everything else, and all else without it,
+                stays bytes.
+        """
+        return self._then(Load("webdataset", _columns(columns), options=(("decode", decode),)))
+
+    def load_vortex(self, columns: Sequence[str] | None = None) -> Self:
+        """Records of Vortex files (extra `vortex`): path -> records; `columns` limits what is read."""
+        return self._then(Load("vortex", _columns(columns)))
+
+    def load_file(self, *, columns: Sequence[str] | None = None, on_bad_line: BadLinePolicy = "fail") -> Self:
+        """Records of files of any known format, by suffix: path -> records."""
+        return self._then(Load("auto", _columns(columns), on_bad_line=on_bad_line))
+
+    # Sinks: the item of each shard afterwards is the path
+
+    def write_jsonl(self, pattern: PathPattern, skip_existing: bool = False) -> Self:
+        """Write one JSON lines file per shard; `.gz` and `.zst` compress by suffix. Items become the paths.
+
+        Args:
+            pattern: Path with {shard:05d}, {total:05d}, {basename}, or callable(shard, total).
+            skip_existing: Leave a file alone when its lineage note proves that it is complete and made from this input.
+        """
+        return self._then(Write("jsonl", pattern, None, skip_existing))
+
+    def write_parquet(
+        self, pattern: PathPattern, schema: "pa.Schema | None" = None, skip_existing: bool = False
+    ) -> Self:
+        """Write one Parquet file (zstd) per shard. Items become the paths.
+
+        Args:
+            schema: A contract: anything else raises `SchemaConflictError`. Without it, inferred and widened.
+        """
+        return self._then(Write("parquet", pattern, schema, skip_existing))
+
+    def write_vortex(
+        self, pattern: PathPattern, schema: "pa.Schema | None" = None, skip_existing: bool = False
+    ) -> Self:
+        """Write one Vortex file (extra `vortex`) per shard. Items become the paths.
+
+        Args:
+            schema: A contract: anything else raises `SchemaConflictError`. Without it, inferred and widened.
+        """
+        return self._then(Write("vortex", pattern, schema, skip_existing))
+
+    def write_to(self, sink: "Sink", pattern: PathPattern, skip_existing: bool = False) -> Self:
+        """Write each shard with a sink of your own, to a file or a folder; see `zephyr.connectors.Sink`."""
+        return self._then(Write(sink, pattern, None, skip_existing))
+
+    def write_levanter_cache(
+        self,
+        pattern: PathPattern,
+        metadata: "Mapping[str, Any] | None" = None,
+        skip_existing: bool = False,
+        batch_size: int | None = None,
+    ) -> Self:
+        """Write each shard as a token cache that levanter trains on: one folder per shard. Items become the paths.
+
+        The sink comes from whoever registers one under `levanter_cache` in the entry point group `zephyr.sinks`,
+        which levanter does; zephyr itself knows nothing of the format.
+
+        Args:
+            metadata: Kept in the cache's ledger.
+            batch_size: Records per batch handed to the store; default the sink's.
+        Raises:
+            DatasetError: no such sink is installed.
+        """
+        options = {} if batch_size is None else {"batch_size": batch_size}
+        return self.write_to(
+            named_sink("levanter_cache", metadata=dict(metadata or {}), **options), pattern, skip_existing
+        )
+
+
+def _columns(columns: Sequence[str] | None) -> tuple[str, ...] | None:
+    return None if columns is None else tuple(columns)
+
+
+def _policy(on_bad_line: BadLinePolicy) -> BadLinePolicy:
+    if on_bad_line not in ("fail", "skip"):
+        raise DatasetError(f"cannot read lines: on_bad_line={on_bad_line!r}; expected 'fail' or 'skip'. Pick one.")
+    return on_bad_line
