@@ -80,7 +80,7 @@ def test_public_names_are_these() -> None:
 
 
 def test_dataset_methods_are_these_and_documented() -> None:
-    methods = sorted(name for name in vars(dataset.Dataset) if not name.startswith("_") and name != "pipeline")
+    methods = sorted(name for name in dir(dataset.Dataset) if not name.startswith("_") and name != "pipeline")
     assert methods == DATASET_METHODS
     assert all(getattr(dataset.Dataset, name).__doc__ for name in methods)
 

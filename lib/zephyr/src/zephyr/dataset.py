@@ -146,8 +146,6 @@ class Dataset(FileOperations):
             raise DatasetError("cannot make a union: parts=(); expected at least one data set. Pass some.")
         return Dataset(Pipeline(UnionSource(tuple(part.pipeline for part in parts))))
 
-    # Readers
-
     # Row operations: N -> N shards, fused into one pass
 
     def map(self, fn: Callable[[Any], Any]) -> "Dataset":
