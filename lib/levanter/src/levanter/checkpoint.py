@@ -259,7 +259,7 @@ class Checkpointer:
             return
         self.wait_until_finished()
         self._thread = threading.Thread(
-            target=self._staging.reserve, args=(staging_plan(_storable(tree)),), name="levanter-staging", daemon=True
+            target=self._staging.reserve, args=(staging_plan(_storable(tree)),), name="levanter-staging"
         )
         self._thread.start()
 

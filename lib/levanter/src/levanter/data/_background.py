@@ -2,8 +2,12 @@
 
 The queue is bounded, so a slow consumer holds the producer back; an exception in the producer reaches the consumer as
 the same object with its own traceback; dropping the iterator ends the thread, because the thread holds only the queue.
+
+At the end of the process the threads are waited for: one that is inside compiled code (a transfer to a device, a read
+of TensorStore) when the interpreter goes down takes the process with it (`FATAL: exception not rethrown`).
 """
 
+import atexit
 import collections
 import logging
 import threading
@@ -17,6 +21,16 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 REPORT_EVERY_S = 10.0
+EXIT_WAIT_S = 30.0
+
+_THREADS: "weakref.WeakSet[threading.Thread]" = weakref.WeakSet()
+
+
+@atexit.register
+def _wait_for_threads() -> None:
+    """Runs after every finalizer, each of which tells its thread to stop."""
+    for thread in list(_THREADS):
+        thread.join(EXIT_WAIT_S)
 
 
 class _Channel[T]:
@@ -84,6 +98,7 @@ class BackgroundIterator(Iterator[T]):
             return
         self._thread = threading.Thread(target=_produce, args=(self._channel, make), name=name, daemon=True)
         self._finalizer = weakref.finalize(self, self._channel.stop)
+        _THREADS.add(self._thread)
         self._thread.start()
 
     def __iter__(self) -> "BackgroundIterator[T]":
