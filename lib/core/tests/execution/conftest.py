@@ -8,6 +8,7 @@ import tempfile
 import uuid
 
 import pytest
+from marin.execution.layout import StepLayout
 from marin.execution.manifest import build_manifest, content_digest
 from marin.execution.records import read_record
 from marin.ledger import Ledger
@@ -116,6 +117,13 @@ class DiamondStore:
             assert content_digest(build_manifest(path, volatile=("logs/**",))) == record.content_digest
             found[name] = record.content_digest
         return found
+
+    def litter(self, name):
+        """Leave what drivers leave that die inside a write, a deletion, or right after an exchange."""
+        output = StepLayout(os.path.join(self.prefix, name, "2026.12.01"))
+        os.makedirs(os.path.join(output.control, "trash-0123456789ab"))
+        open(os.path.join(output.control, "..executor_status.4538.b4057984.tmp"), "w").close()
+        os.makedirs(output.staging(0))
 
     def leftovers(self):
         """Staging folders, trash and temporary files anywhere in the store."""

@@ -46,7 +46,7 @@ from marin.execution.secret_fields import refuse_secrets
 from marin.execution.settings import RunnerSettings, Waiting
 from marin.execution.step_spec import RunPaths, StepKind, StepSpec
 from marin.execution.step_status import Status, StatusRecord, read_status, write_status
-from marin.execution.transaction import StepTransaction, close_success
+from marin.execution.transaction import StepTransaction
 
 logger = logging.getLogger(__name__)
 
@@ -388,8 +388,7 @@ class StepExecution:
         if epoch is None:
             return
         try:
-            self._transaction(epoch, self.lease.refresh).clean_up()
-            if close_success(self.layout, record, self.now()) is not None:
+            if self._transaction(epoch, self.lease.refresh).settle(record, self.now()):
                 self.journal.finished(record, recovered=True)
         finally:
             self.lease.release()

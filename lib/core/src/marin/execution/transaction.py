@@ -110,12 +110,10 @@ class StepTransaction:
             make_private(self.layout.work)
             self._seen = object_versions(self.layout.output_path)
         finished = self._finish_commit(status, at)
-        if finished is not None:
-            self.clean_up()
-        for path in self.layout.staging_epochs().values():
-            take_away(path, self.layout.work)
-        empty_trash(self.layout.work)
-        remove_temporaries(self.layout.work)
+        if finished is None:
+            self._sweep()
+        else:
+            self.settle(finished, at)
         keep = finished.attempt if finished is not None else ""
         note = f"its driver was gone when epoch {self.epoch} took over"
         abandoned = close_orphans(self.layout, at=at, note=note, except_attempt=keep)
@@ -126,17 +124,40 @@ class StepTransaction:
             return None
         record = read_record(self.layout.output_path)
         if status.status is Status.SUCCESS:
-            # Only the closing of the attempt can be missing; whoever waited for the lease sees this first.
-            closed = None if record is None else close_success(self.layout, record, at)
-            return None if closed is None else record
+            # Only the end of the attempt can be missing; whoever waited for the lease sees this first.
+            unsettled = record is not None and record.attempt and not is_closed(self.layout, record.attempt)
+            return record if unsettled else None
         if record is None or record.attempt != status.attempt:
             record = self._complete_staging(status)
             if record is None:
                 return None
             self._move_into_place(self.layout.staging(status.epoch))
         self.mark_success(record, at)
-        close_success(self.layout, record, at)
+        self.passed(Boundary.STATUS_SUCCESS)
         return record
+
+    def settle(self, record: ArtifactRecord, at: str) -> bool:
+        """End the attempt of a committed output whose driver died after the commit.
+
+        Only the owner of the lease may call this. The attempt is closed last: that tells everybody else that nothing
+        is left to do here, so whatever an earlier owner left must be gone by then, even when this one dies too.
+
+        Returns:
+            Whether the attempt was closed here.
+        """
+        self._sweep()
+        self.clean_up()
+        self.passed(Boundary.SCRATCH_REMOVED)
+        closed = close_success(self.layout, record, at)
+        self.passed(Boundary.ATTEMPT_CLOSED)
+        return closed is not None
+
+    def _sweep(self) -> None:
+        """Remove what earlier owners left: staging folders, trash, half-written files."""
+        for path in self.layout.staging_epochs().values():
+            take_away(path, self.layout.work)
+        empty_trash(self.layout.work)
+        remove_temporaries(self.layout.work)
 
     def _complete_staging(self, status: StatusRecord) -> ArtifactRecord | None:
         """The record of a staging folder to which only the rename is missing.
