@@ -318,6 +318,17 @@ def identity_scope(identity: VerifiedIdentity | None) -> Generator[None]:
         _identity.reset(token)
 
 
+def set_identity(identity: VerifiedIdentity | None) -> None:
+    """Let ``identity`` be who is calling, in this context, until it is set again; for servers that call hooks.
+
+    Example:
+        >>> set_identity(VerifiedIdentity("ada")); get_verified_user()
+        'ada'
+        >>> set_identity(None)
+    """
+    _identity.set(identity)
+
+
 def get_verified_identity() -> VerifiedIdentity | None:
     """Return who is calling; None outside a request.
 
