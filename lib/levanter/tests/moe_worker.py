@@ -1,5 +1,6 @@
 """On 8 virtual CPU devices: experts, the grug model and matrix optimizers give what one device gives. Prints JSON."""
 
+import dataclasses
 import json
 
 import equinox as eqx
@@ -115,37 +116,52 @@ def mixtral_report() -> float:
     return worst(run(mesh, mapping, spread), run(None, {}, model))
 
 
+GRUG = GrugMoeConfig(
+    vocab_size=32,
+    hidden_dim=16,
+    num_layers=1,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=8,
+    num_experts=8,
+    num_experts_per_tok=2,
+    expert_dim=8,
+    shared_dim=16,
+    gate_rank=4,
+    sliding_window=4,
+)
+
+
 def grug_report() -> dict:
-    c = GrugMoeConfig(
-        vocab_size=32,
-        hidden_dim=16,
-        num_layers=1,
-        num_heads=2,
-        num_kv_heads=1,
-        head_dim=8,
-        num_experts=8,
-        num_experts_per_tok=2,
-        expert_dim=8,
-        shared_dim=16,
-        gate_rank=4,
-        sliding_window=4,
-    )
+    """Three steps on each layout against one device with the same router shards: losses, parameters, router biases."""
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-2))
     ids = jnp.asarray(np.random.default_rng(0).integers(0, 32, (8, 8)))
-    batch = Batch(ids, jnp.ones((8, 8)), jnp.ones((8, 8), bool).at[:, 6:].set(False))
-    finals, losses = [], []
-    mesh = make_mesh(expert=4)
-    for where in (None, mesh):
+    valid = jnp.ones((8, 8), bool).at[:, 6:].set(False).at[0, 3:].set(False)
+    batch = Batch(ids, valid.astype(jnp.float32), valid)
+
+    def run(c: GrugMoeConfig, where: Mesh | None) -> tuple:
         state = initial_state(c, optimizer, jax.random.PRNGKey(0), where)
-        step = make_train_step(c, optimizer, mesh=where)
-        for _ in range(2):
+        step, seen = make_train_step(c, optimizer, mesh=where), []
+        for _ in range(3):
             state, metrics = step(state, batch)
-            losses.append(float(metrics["train/loss"]))
-        finals.append(state)
-    up = finals[1].params.layers[0].w_up
-    moments = [x for x in jax.tree.leaves(finals[1].opt_state) if x.shape == up.shape]
+            copied = jax.tree.map(np.asarray, (state.params, state.router_bias))
+            seen.append((np.asarray(metrics["train/loss"]), *copied))
+        return seen, state
+
+    def compare(left: list, right: list) -> list[float]:
+        return [max(worst(a[part], b[part]) for a, b in zip(left, right, strict=True)) for part in range(3)]
+
+    fixed = {shards: dataclasses.replace(GRUG, router_shards=shards) for shards in (1, 8)}
+    alone = {shards: run(c, None)[0] for shards, c in fixed.items()}
+    experts_and_data, state = run(GRUG, make_mesh(expert=4))
+    up = state.params.layers[0].w_up
+    moments = [x for x in jax.tree.leaves(state.opt_state) if x.shape == up.shape]
     return {
-        "losses": losses,
+        "data 2, expert 4": compare(experts_and_data, alone[8]),
+        "data 8": compare(run(GRUG, make_mesh())[0], alone[8]),
+        "expert 8": compare(run(GRUG, make_mesh(expert=8))[0], alone[8]),
+        "one quantile, data 2, expert 4": compare(run(fixed[1], make_mesh(expert=4))[0], alone[1]),
+        "shards matter": compare(alone[1], alone[8]),
         "shard": list(up.sharding.shard_shape(up.shape)),
         "moment": [list(m.sharding.shard_shape(m.shape)) for m in moments],
     }

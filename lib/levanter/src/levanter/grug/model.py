@@ -66,6 +66,9 @@ class GrugMoeConfig:
         norm_eps: Added to the mean square in norms with weights.
         rope_theta: Base of the rotation.
         capacity_factor: Rows an expert device reserves as a multiple of the even share; None is dropless.
+        router_shards: Contiguous parts of the batch whose router thresholds are taken apart and averaged; divides the
+            tokens of a batch. None, the published definition, takes one a batch shard of the mesh, so that the numbers
+            depend on the layout; a number does not, and 1 takes the quantile of the whole batch.
         z_loss_weight: Weight of the logits' z-loss per squared nat.
 
     Example:
@@ -90,6 +93,7 @@ class GrugMoeConfig:
     norm_eps: float = 1e-5
     rope_theta: float = 10_000.0
     capacity_factor: float | None = None
+    router_shards: int | None = None
     z_loss_weight: float = 0.0
 
     def __post_init__(self) -> None:
@@ -107,6 +111,11 @@ class GrugMoeConfig:
             )
         if self.sliding_window < 1:
             raise ConfigError(f"sliding_window={self.sliding_window}; expected at least 1.", key="model.sliding_window")
+        if self.router_shards is not None and self.router_shards < 1:
+            raise ConfigError(
+                f"router_shards={self.router_shards}; expected at least 1, or null for one a batch shard of the mesh.",
+                key="model.router_shards",
+            )
 
     def is_full(self, layer: int) -> bool:
         """Whether a layer sees all earlier positions; the others have a window and a rotation."""
@@ -281,7 +290,7 @@ def mlp(
     x_TD = x_BPD.reshape(-1, c.hidden_dim)
     logits_TE = x_TD.astype(jnp.float32) @ p.router.astype(jnp.float32)
     valid_T = None if valid_BP is None else valid_BP.reshape(-1)
-    shards = _token_shards(x_BPD.shape[0])
+    shards = c.router_shards or _token_shards(x_BPD.shape[0])
     routing = route(logits_TE, bias_E, c.num_experts_per_tok, valid_T=valid_T, shards=shards)
     routed, dropped = sharded_moe_mlp(
         x_TD,
