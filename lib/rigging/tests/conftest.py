@@ -8,9 +8,11 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
@@ -161,6 +163,34 @@ def gcs_bucket(gcs_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[s
     name = f"example-{os.urandom(4).hex()}"
     gcs_client().create_bucket(name)
     yield f"gs://{name}"
+
+
+@pytest.fixture
+def metadata():
+    """A metadata server on loopback."""
+    answer = {"text": "projects/123/zones/us-central2-b", "flavor": "Google", "status": 200, "hits": 0}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            answer["hits"] += 1
+            assert self.headers["Metadata-Flavor"] == "Google"
+            body = answer["text"].encode()
+            self.send_response(answer["status"])
+            if answer["flavor"]:
+                self.send_header("Metadata-Flavor", answer["flavor"])
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *arguments):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    answer["host"] = f"127.0.0.1:{server.server_port}"
+    yield answer
+    server.shutdown()
+    server.server_close()
 
 
 @pytest.fixture(params=["local", "s3", "gs"])

@@ -24,6 +24,7 @@ EXAMPLES = [
     errors.NotAuthenticatedError("the request brought no credential"),
     errors.CredentialError("/x", "others may use it", "mode 0600", "Run chmod."),
     errors.TransportError("k8s://x", "a port"),
+    errors.MissingCredentials("gs://example-bucket/x", "no file", "gcloud auth login"),
     errors.TransferBudgetExceeded(1, 2, 2, "gs://example-eu/x"),
     errors.CrossRegionPathError("data.cache", "gs://example-eu/x", "eu", "us"),
     errors.TransferVerificationError("/a", "/b", "3 bytes", "2 bytes"),

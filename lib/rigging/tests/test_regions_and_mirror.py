@@ -4,7 +4,6 @@ import dataclasses
 import json
 import os
 import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from rigging.data_config import DataConfig, parse_data_config, reset_data_config_cache, use_data_config
@@ -46,34 +45,6 @@ def nowhere(monkeypatch, tmp_path):
     yield
     regions.reset_region_cache()
     reset_data_config_cache()
-
-
-@pytest.fixture
-def metadata():
-    """A metadata server on loopback."""
-    answer = {"text": "projects/123/zones/us-central2-b", "flavor": "Google", "status": 200, "hits": 0}
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            answer["hits"] += 1
-            assert self.headers["Metadata-Flavor"] == "Google"
-            body = answer["text"].encode()
-            self.send_response(answer["status"])
-            if answer["flavor"]:
-                self.send_header("Metadata-Flavor", answer["flavor"])
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *arguments):
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    answer["host"] = f"127.0.0.1:{server.server_port}"
-    yield answer
-    server.shutdown()
-    server.server_close()
 
 
 def test_the_region_is_what_is_set_then_what_the_machine_says_then_what_the_store_says(metadata, monkeypatch):

@@ -33,6 +33,8 @@ JOB_COUNT = Variable("MARIN_JOB_COUNT", "integer", "1", "number of processes of 
 JOB_COORDINATOR = Variable("MARIN_JOB_COORDINATOR", "host:port", "unset", "address where rank 0 listens")
 JOB_ATTEMPT = Variable("MARIN_JOB_ATTEMPT", "integer", "0", "number of this attempt, from 0")
 GCS_EMULATOR = Variable("STORAGE_EMULATOR_HOST", "URL", "unset", "Google Cloud Storage emulator to use for `gs://`")
+GOOGLE_CREDENTIALS = Variable("GOOGLE_APPLICATION_CREDENTIALS", "path", "unset", "file with Google credentials")
+GCLOUD_FOLDER = Variable("CLOUDSDK_CONFIG", "path", "~/.config/gcloud", "where gcloud keeps its credentials")
 CLUSTER = Variable("MARIN_CLUSTER", "name or path", "unset", "cluster configuration that says where data lives")
 TRANSFER_BUDGET = Variable("MARIN_MIRROR_BUDGET_GB", "GB", "10", "how much a process may read from other regions")
 PAY_ALL_FEES = Variable("MARIN_I_WILL_PAY_FOR_ALL_FEES", "0 or 1", "0", "1 lifts the limit on reads from other regions")
@@ -60,6 +62,8 @@ TABLE = (
     JOB_COORDINATOR,
     JOB_ATTEMPT,
     GCS_EMULATOR,
+    GOOGLE_CREDENTIALS,
+    GCLOUD_FOLDER,
     CLUSTER,
     TRANSFER_BUDGET,
     PAY_ALL_FEES,

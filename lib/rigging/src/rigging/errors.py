@@ -25,6 +25,7 @@ also is, so code that knows nothing of rigging still does the right thing::
         ├── DestinationExistsError    (FileExistsError) an atomic directory commit would mix two trees
         ├── ConditionalWriteError     (OSError)        compare-and-swap lost: somebody else wrote first
         ├── UnsupportedConditionalWrite (NotImplementedError) this store cannot compare and swap
+        ├── MissingCredentials        (PermissionError) nothing that a store could admit us by
         ├── TransferBudgetExceeded    (RuntimeError)   a read from another region would pass the limit
         ├── CrossRegionPathError      (ValueError)     a setting names data in another region
         ├── TransferVerificationError (OSError)        a copy does not hold what its source held
@@ -301,6 +302,21 @@ class UnsupportedConditionalWrite(StorageError, NotImplementedError):
             f"no conditional writes on this store: path={path!r}, scheme={scheme!r}; expected a local path, "
             "s3:// or gs://. Put the object on a store that can compare and swap."
         )
+
+
+class MissingCredentials(StorageError, PermissionError):
+    """A store is asked for something, and this process has nothing that it could be admitted by.
+
+    Example:
+        >>> print(MissingCredentials("gs://example-bucket/a", "no file, no metadata server", "gcloud auth login"))
+        cannot ask a store: path='gs://example-bucket/a', no file, no metadata server; expected ... Try: gcloud auth...
+    """
+
+    def __init__(self, path: str, tried: str, remedy: str) -> None:
+        self.path = path
+        self.tried = tried
+        self.remedy = remedy
+        super().__init__(f"cannot ask a store: path={path!r}, {tried}; expected one of them. Try: {remedy}.")
 
 
 class TransferBudgetExceeded(StorageError, RuntimeError):

@@ -11,10 +11,10 @@ from typing import Final
 
 from rigging import _env
 from rigging._adapters.http_get import get_bytes
+from rigging.filesystem._google_credentials import runs_on_google
 
 _REGION: Final = re.compile(r"(?:^|[-_.])(?P<region>[a-z]{2,9}-(?:[a-z]+)-?\d)(?:$|[-_.])")
 _MULTI_REGIONS: Final = {"us": ("us-", "northamerica-"), "eu": ("europe-", "eu-"), "asia": ("asia-", "ap-")}
-_PRODUCT_NAME: Final = "/sys/class/dmi/id/product_name"
 _METADATA_TIMEOUT_S: Final = 2.0
 # Without this header in the answer it is somebody else's server, a captive portal for example.
 _FLAVOR: Final = {"Metadata-Flavor": "Google"}
@@ -69,13 +69,8 @@ def region_from_metadata(host: str | None = None, timeout_s: float = _METADATA_T
 @functools.cache
 def _region_from_machine() -> str | None:
     host = _env.METADATA_HOST.get()
-    if host is None:
-        try:
-            with open(_PRODUCT_NAME, encoding="utf-8") as stream:
-                if "Google" not in stream.read():
-                    return None
-        except OSError:
-            return None
+    if host is None and not runs_on_google():
+        return None
     return region_from_metadata(host)
 
 

@@ -10,6 +10,7 @@ from typing import IO, Any, Final
 
 from rigging import _env
 from rigging.errors import MissingExtraError, StoragePathError
+from rigging.filesystem._google_credentials import require_google_credentials
 from rigging.filesystem._stored_entry import StoredEntry
 from rigging.filesystem._transfer import charge, charged_stream
 from rigging.filesystem.transfer_budget import is_cross_region_url
@@ -41,11 +42,19 @@ def _configure(scheme: str) -> None:
         settings["config_kwargs"] = _S3_CONFIG | settings.get("config_kwargs", {})
 
 
+def _token_is_configured() -> bool:
+    """Whether the user's fsspec configuration says how to be admitted (a token file, or "anon")."""
+    from fsspec.config import conf
+
+    return any({"token", "session_kwargs", "endpoint_url"} & set(conf.get(name, {})) for name in ("gs", "gcs"))
+
+
 class FsspecStore:
     """The verbs of ``Store`` over fsspec. Paths in and out are full URLs.
 
     Raises:
         MissingExtraError: The scheme's package is not installed; names the extra.
+        MissingCredentials: A bucket of Google's, and nothing to be admitted by.
         StoragePathError: Nobody serves the scheme.
     """
 
@@ -59,6 +68,8 @@ class FsspecStore:
             _env.quieten_gcsfs_for_emulator()
         _configure(scheme)
         try:
+            if fsspec.get_filesystem_class(scheme) and scheme in ("gs", "gcs") and not _token_is_configured():
+                require_google_credentials(url)
             self._fs, _ = fsspec.url_to_fs(url, use_listings_cache=False)
         except ImportError as error:
             raise MissingExtraError(f"{scheme}:// storage", _EXTRAS.get(scheme, scheme)) from error

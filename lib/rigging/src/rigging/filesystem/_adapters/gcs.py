@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from rigging import _env
 from rigging.errors import ConditionalWriteError, MissingExtraError
+from rigging.filesystem._google_credentials import require_google_credentials
 from rigging.filesystem._versioned import VersionedBytes
 
 _ABSENT: Final = 404
@@ -30,13 +31,14 @@ def gcs_client() -> Any:
 
     Raises:
         MissingExtraError: The extra ``gcs`` is not installed.
-        OSError: There are no credentials.
+        OSError: There are no credentials, or the file with them is broken.
     """
     try:
         from google.auth.exceptions import DefaultCredentialsError
         from google.cloud import storage
     except ImportError as error:
         raise MissingExtraError("compare-and-swap on gs://", "gcs") from error
+    require_google_credentials("gs://")
     try:
         # A project is needed to create and list buckets only; the client insists on one where it cannot ask.
         return storage.Client(project=_EMULATED_PROJECT if _env.GCS_EMULATOR.get() else None)
