@@ -215,3 +215,32 @@ def test_an_unwritable_place_is_a_clear_error(ctx: ZephyrContext, tmp_path: Path
     with pytest.raises(OutputError) as caught:
         ctx.execute(Dataset.from_list([{}], shards=1).write_jsonl(str(tmp_path / "file" / "x.jsonl")))
     assert caught.value.path == str(tmp_path / "file" / "x.jsonl")
+
+
+BIG = [{"id": 2**64 - 1 - i, "xs": [2**63 + i, 1], "r": {"h": 2**63}} for i in range(3)] + [
+    {"id": 3, "xs": [], "r": {"h": 1}},
+    {"id": None, "xs": None, "r": None},
+]
+BIG_SCHEMA = pa.schema([("id", pa.uint64()), ("xs", pa.list_(pa.uint64())), ("r", pa.struct([("h", pa.uint64())]))])
+
+
+@pytest.mark.parametrize("schema", [None, BIG_SCHEMA])
+def test_whole_numbers_beyond_int64_are_unsigned(ctx: ZephyrContext, tmp_path: Path, schema: pa.Schema | None) -> None:
+    ds = Dataset.from_list(BIG, shards=1)
+    [path] = ctx.execute(ds.write_parquet(str(tmp_path / "a.parquet"), schema=schema)).results
+    assert pq.read_table(path).to_pylist() == BIG
+    assert pq.read_schema(path).field("id").type == pa.uint64()
+    # Read as lines, some blocks of which have small numbers only, and through a shuffle.
+    ctx.execute(Dataset.from_list(BIG[:4], shards=4).write_jsonl(str(tmp_path / "{shard}.jsonl")))
+    lines = Dataset.from_files(str(tmp_path / "*.jsonl")).load_jsonl()
+    [path] = ctx.execute(lines.reshard(1).write_parquet(str(tmp_path / "b.parquet"), schema=schema)).results
+    assert pq.read_table(path).to_pylist() == BIG[:4]
+    assert [row["id"] for row in ctx.execute(lines.sort("id")).results] == sorted(row["id"] for row in BIG[:4])
+
+
+@pytest.mark.parametrize("other", [-1, 0.5, 2**64, "x"])
+def test_what_is_no_unsigned_number_conflicts_with_one(ctx: ZephyrContext, tmp_path: Path, other: object) -> None:
+    rows = [{"id": other}, {"id": 2**63 + 1}]
+    with pytest.raises(SchemaConflictError, match="'id'"):
+        ctx.execute(Dataset.from_list(rows, shards=1).write_parquet(str(tmp_path / "a.parquet")))
+    assert visible(tmp_path) == []

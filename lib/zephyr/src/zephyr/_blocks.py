@@ -92,12 +92,41 @@ def column_of(values: list[Any], field: str, *, where: str = "") -> pa.Array:
     return out.combine_chunks() if isinstance(out, pa.ChunkedArray) else out
 
 
+def _unsigned_column(values: list[Any]) -> pa.Array | None:
+    """Numbers of which some are beyond int64, as uint64; None when they are not all whole numbers from zero."""
+    if not set(map(type, values)) <= {int, type(None)}:
+        return None  # Arrow would cut a float to fit
+    try:
+        return pa.array(values, pa.uint64())
+    except (pa.ArrowException, OverflowError):
+        return None
+
+
+def _type_of(value: Any) -> pa.DataType:
+    """Arrow type of one value; Arrow itself finds none where a number beyond int64 lies in a list or a record."""
+    try:
+        return pa.array([value]).type
+    except OverflowError:
+        if isinstance(value, Mapping):
+            return pa.struct([(name, _type_of(item)) for name, item in value.items()])
+        if isinstance(value, list | tuple):
+            kind: pa.DataType = pa.null()
+            for item in value:
+                kind = unify_types(kind, _type_of(item), field="[]")
+            return pa.list_(kind)
+        if isinstance(value, int) and value >= 0:
+            return pa.array([value], pa.uint64()).type
+        raise
+
+
 def _explain_column(values: list[Any], field: str, where: str, cause: Exception) -> pa.Array:
-    """Find which two values disagree, one by one: slow, and only on the way to an error."""
+    """Find which two values disagree, one by one: slow, and on the way to an error or for unsigned numbers in lists."""
+    if isinstance(cause, OverflowError) and (column := _unsigned_column(values)) is not None:
+        return column
     kind: pa.DataType = pa.null()
     for value in values:
         try:
-            this = pa.array([value]).type
+            this = _type_of(value)
         except (pa.ArrowException, OverflowError) as error:
             raise SchemaConflictError(field, str(kind), f"{type(value).__name__} ({error})", where=where) from error
         kind = unify_types(kind, this, field=field, where=where)

@@ -1,9 +1,10 @@
 """One type per column: how schemas of batches, files and shards are brought together.
 
-Widening rules (`unify_types`): null gives way to anything; integers widen to int64 and floats to float64; integer with
-float gives float64 (a value that float64 cannot hold exactly is refused when it is cast); structs take the union of
-their fields; lists unify their items; a dictionary column counts as its values. Everything else is a conflict that
-names the field and both types. Field order is the order of first appearance.
+Widening rules (`unify_types`): null gives way to anything; integers widen to int64, or to uint64 where one side is;
+floats widen to float64; integer with float gives float64; structs take the union of their fields; lists unify their
+items; a dictionary column counts as its values. A value that the wider type cannot hold exactly (a negative one, or one
+beyond 2**53) is refused when it is cast. Everything else is a conflict that names the field and both types. Field
+order is the order of first appearance.
 """
 
 from collections.abc import Iterable
@@ -50,7 +51,7 @@ def _unify_numbers(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
     integers = pa.types.is_integer(left), pa.types.is_integer(right)
     floats = pa.types.is_floating(left), pa.types.is_floating(right)
     if all(integers):
-        return None if pa.uint64() in (left, right) else pa.int64()
+        return pa.uint64() if pa.uint64() in (left, right) else pa.int64()
     if (integers[0] or floats[0]) and (integers[1] or floats[1]):
         return pa.float64()
     return None
