@@ -303,13 +303,12 @@ def soap(params, grads, rates, *, frequency):
 
 
 def norm_bound(x):
-    top = np.abs(x).max()
-    x = x / top
-    row = x[np.argmax((x**2).sum(1))]
-    return np.linalg.norm(row / np.linalg.norm(row) @ x) * top
+    """PSGD's lower bound of the spectral norm: ``||A y|| / ||y||`` with ``y = A a`` for the largest row ``a``."""
+    y = x @ x[np.argmax((x**2).sum(1))]
+    return np.linalg.norm(x @ y) / np.linalg.norm(y)
 
 
-def kron(params, grads, rates, shapes):
+def kron(params, grads, rates, shapes, *, balance_every=100):
     """Every refresh happens: the runs held against this are shorter than the flat start."""
     q, m = {}, {}
     key = jax.random.PRNGKey(0)
@@ -322,13 +321,14 @@ def kron(params, grads, rates, shapes):
             v = np.asarray(jax.random.normal(probes[name], shapes[name]), np.float64).reshape(-1, *shapes[name][-2:])
             view = matrices(name, m[name] / (1 - 0.9**t)) if name in (EMBED, Q, MLP, HEAD) else None
             parts = view if view is not None else [(m[name] / (1 - 0.9**t))[None]]
-            out = [kron_block(q, (name, i), g, v[i], triangular=view is not None) for i, g in enumerate(parts)]
+            due, triangular = t % balance_every == 0, view is not None
+            out = [kron_block(q, (name, i), g, v[i], triangular, due) for i, g in enumerate(parts)]
             u = restore(name, out, p.shape) if view is not None else out[0][0]
             params[name] = p - rate * (u + (0.1 * p if name in DECAYED else 0))
     return params
 
 
-def kron_block(q, key, g, v, *, triangular):
+def kron_block(q, key, g, v, triangular, balance):
     left, right = q.get(key, (np.eye(g.shape[0]), np.eye(g.shape[1])))
     a = left @ g @ right.T
     b = np.linalg.inv(left).T @ v @ np.linalg.inv(right)
@@ -336,6 +336,9 @@ def kron_block(q, key, g, v, *, triangular):
     sums = a @ a.T, b @ b.T, a.T @ a, b.T @ b
     left = left - 0.1 / size(sums[0] + sums[1]) * cut(sums[0] - sums[1]) @ left
     right = right - 0.1 / size(sums[2] + sums[3]) * cut(sums[2] - sums[3]) @ right
+    if balance:
+        peaks = np.abs(left).max(), np.abs(right).max()
+        left, right = (side * np.sqrt(np.prod(peaks)) / peak for side, peak in zip((left, right), peaks, strict=True))
     q[key] = left, right
     u = left.T @ left @ g @ right.T @ right
     return u / max(1.0, np.sqrt((u**2).mean()) / 1.1)

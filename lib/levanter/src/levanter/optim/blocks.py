@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from haliax import Axis, NamedArray
 
-from levanter.optim.matrices import MatrixView
+from levanter.optim.matrices import MatrixView, widen
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class BlockGrid:
         sizes: Rows and columns of a block.
 
     Example:
-        >>> from levanter.optim.matrices import MatrixView
+        >>> from levanter.optim.matrices import MatrixView, widen
         >>> grid = block_grid(MatrixView((300, 10), ("a", "b"), (), (0,), (1,)), 256)
         >>> grid.counts, grid.sizes, grid.num_blocks
         ((2, 1), (150, 10), 2)
@@ -45,8 +45,8 @@ class BlockGrid:
         return math.prod(self.view.stack_shape) * self.counts[0] * self.counts[1]
 
     def split(self, x: jax.Array) -> jax.Array:
-        """Cut an array of the view's shape into ``[N, BI, BO]``, float32."""
-        x_SIO = self.view.matrices(x).astype(jnp.float32)
+        """Cut an array of the view's shape into ``[N, BI, BO]``, in float32 or wider."""
+        x_SIO = widen(self.view.matrices(x))
         (ki, ko), (bi, bo) = self.counts, self.sizes
         stack = self.view.stack_shape
         padding = [(0, 0)] * len(stack) + [(0, ki * bi - self.view.fan_in), (0, ko * bo - self.view.fan_out)]

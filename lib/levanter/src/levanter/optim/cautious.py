@@ -24,6 +24,7 @@ import optax
 
 from levanter.optim.composition import check_fractions, check_positive, single_group, transformation
 from levanter.optim.config import OptimizerConfig
+from levanter.optim.matrices import widen
 
 
 def scale_by_cautious_adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
@@ -32,7 +33,7 @@ def scale_by_cautious_adam(b1: float, b2: float, eps: float) -> optax.GradientTr
 
     def mask(u: jax.Array, g: jax.Array) -> jax.Array:
         keep = (u * g > 0).astype(u.dtype)
-        return u * keep / (jnp.mean(keep.astype(jnp.float32)) + eps).astype(u.dtype)
+        return u * keep / (jnp.mean(widen(keep)) + eps).astype(u.dtype)
 
     def update(grads: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         updates, state = adam.update(grads, state, params)

@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from levanter.optim.matrices import MatrixView, map_matrices, matrix_views
+from levanter.optim.matrices import MatrixView, map_matrices, matrix_views, widen
 
 FLOOR = 1e-10
 
@@ -36,12 +36,12 @@ def hyperball(learning_rate: Any) -> optax.GradientTransformation:
     """
 
     def apply(view: MatrixView, d: jax.Array, p: jax.Array) -> jax.Array:
-        d32, p32 = d.astype(jnp.float32), p.astype(jnp.float32)
-        norm_p, norm_d = view.norm(p32), view.norm(d32)
+        d_wide, p_wide = widen(d), widen(p)
+        norm_p, norm_d = view.norm(p_wide), view.norm(d_wide)
         s = learning_rate * norm_p / jnp.maximum(norm_d, FLOOR)
-        square = jnp.square(norm_p) - 2 * s * view.sum(p32 * d32) + jnp.square(s * norm_d)
+        square = jnp.square(norm_p) - 2 * s * view.sum(p_wide * d_wide) + jnp.square(s * norm_d)
         r = norm_p / jnp.maximum(jnp.sqrt(jnp.maximum(square, 0.0)), FLOOR)
-        return ((r - 1) * p32 - r * s * d32).astype(d.dtype)
+        return ((r - 1) * p_wide - r * s * d_wide).astype(d.dtype)
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         if params is None:

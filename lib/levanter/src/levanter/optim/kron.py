@@ -21,7 +21,7 @@ entry. A vector, or a side over ``max_size_triangular``, has a diagonal factor (
 | update_rms_clip | 1.1 |
 | max_grad_norm | 1.0 |
 
-``||.||`` is the lower bound of the spectral norm that PSGD uses: one power step from the row of largest norm.
+``||.||`` is the lower bound of the spectral norm that PSGD uses: two power steps from the row of largest norm.
 
 References:
     Li, Preconditioned stochastic gradient descent, arXiv:1512.04202; Kronecker whitening: Pooladzandi and Li,
@@ -40,8 +40,8 @@ from levanter.errors import ConfigError
 from levanter.optim.blocks import BlockGrid, block_grid
 from levanter.optim.composition import check_fractions, check_positive, single_group, transformation
 from levanter.optim.config import OptimizerConfig
-from levanter.optim.matrices import MatrixView, map_arrays, matrix_views
-from levanter.tree_paths import is_named, raw_array
+from levanter.optim.matrices import MatrixView, map_arrays, matrix_views, wide_dtype
+from levanter.tree_paths import is_named, named_leaves, raw_array
 
 _SIDES = ("left", "right")
 TINY = 1e-30
@@ -102,16 +102,17 @@ class KronConstants:
 
 
 def scale_by_kron(constants: KronConstants) -> optax.GradientTransformation:
-    """Kron's direction ``u``; factors in float32."""
+    """Kron's direction ``u``; factors in float32 or wider."""
 
     def init(params: Any) -> KronState:
         factors = {}
+        dtypes = {name: wide_dtype(raw_array(leaf).dtype) for name, leaf in named_leaves(params)}
         for name, grid in constants.grids(params).items():
             factors[name] = {}
             for side, size in zip(_SIDES, grid.sizes, strict=True):
                 start = jnp.eye(size) if constants.is_triangular(grid, side) else jnp.ones((size,))
                 whole = jnp.broadcast_to(start * constants.precond_init, (grid.num_blocks, *start.shape))
-                factors[name][side] = grid.name(whole.astype(jnp.float32))
+                factors[name][side] = grid.name(whole.astype(dtypes[name]))
         zero = jnp.zeros((), jnp.int32)
         key = jax.random.PRNGKey(constants.seed)
         return KronState(zero, key, jnp.zeros((), jnp.float32), zero, optax.tree.zeros_like(params), factors)
@@ -199,11 +200,11 @@ def _descend(q: jax.Array, a: jax.Array, b: jax.Array, rate: float) -> jax.Array
 
 
 def _norm_bound(x: jax.Array) -> jax.Array:
-    """Lower bound of the spectral norm of symmetric ``[..., n, n]``."""
+    """Lower bound of the spectral norm of symmetric ``[..., n, n]``: two power steps from the row of largest norm."""
     largest = jnp.maximum(jnp.max(jnp.abs(x), axis=(-2, -1), keepdims=True), TINY)
     x = x / largest
     row = jnp.argmax(jnp.sum(jnp.square(x), axis=-1), axis=-1)
-    start = jnp.take_along_axis(x, row[..., None, None], axis=-2)
+    start = jnp.take_along_axis(x, row[..., None, None], axis=-2) @ x
     start = start / jnp.maximum(jnp.linalg.norm(start, axis=-1, keepdims=True), TINY)
     return jnp.linalg.norm(start @ x, axis=-1)[..., 0] * largest[..., 0, 0]
 

@@ -94,8 +94,8 @@ class MatrixView:
         return turned.transpose(*[order.index(d) for d in range(len(order))])
 
     def norm(self, x: jax.Array) -> jax.Array:
-        """Frobenius norm of every matrix in float32, shaped to multiply ``x``."""
-        return jnp.sqrt(self.sum(jnp.square(x.astype(jnp.float32))))
+        """Frobenius norm of every matrix, in float32 or wider, shaped to multiply ``x``."""
+        return jnp.sqrt(self.sum(jnp.square(widen(x))))
 
     def sum(self, x: jax.Array) -> jax.Array:
         """Sum over every matrix, shaped to broadcast against ``x``."""
@@ -125,6 +125,21 @@ class MatrixView:
 
     def _first_name(self, dims: tuple[int, ...], default: str) -> str:
         return next((name for d in dims if (name := self.names[d]) is not None), default)
+
+
+def widen(x: jax.Array) -> jax.Array:
+    """``x`` in float32, or in its own dtype where that is wider: sums and factorisations are never done in bfloat16.
+
+    Example:
+        >>> widen(jnp.zeros(2, jnp.bfloat16)).dtype.name
+        'float32'
+    """
+    return x.astype(wide_dtype(x.dtype))
+
+
+def wide_dtype(dtype: Any) -> jnp.dtype:
+    """The dtype of :func:`widen`: float32, or ``dtype`` where that is wider."""
+    return jnp.promote_types(dtype, jnp.float32)
 
 
 def matrix_views(params: Any, *, tables: bool = False) -> dict[str, MatrixView]:

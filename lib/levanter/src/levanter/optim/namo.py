@@ -32,9 +32,9 @@ import optax
 
 from levanter.optim.composition import check_fractions, check_positive, decay_and_rate, grouped, transformation
 from levanter.optim.config import OptimizerConfig
-from levanter.optim.matrices import Kind, MatrixView, map_arrays, map_matrices, matrix_views
+from levanter.optim.matrices import Kind, MatrixView, map_arrays, map_matrices, matrix_views, wide_dtype, widen
 from levanter.optim.newton_schulz import check_coefficients, newton_schulz
-from levanter.tree_paths import is_named, raw_array
+from levanter.tree_paths import is_named, named_leaves, raw_array
 
 
 class NamoState(NamedTuple):
@@ -74,9 +74,10 @@ def namo(learning_rate: Any, constants: NamoConstants) -> optax.GradientTransfor
 
     def init(params: Any) -> NamoState:
         nu = {}
+        dtypes = {name: wide_dtype(raw_array(leaf).dtype) for name, leaf in named_leaves(params)}
         for name, view in matrix_views(params).items():
             columns = 1 if constants.column_clamp is None else view.fan_out
-            nu[name] = view.state(jnp.zeros((*view.stack_shape, 1, columns), jnp.float32), None, view.column_name)
+            nu[name] = view.state(jnp.zeros((*view.stack_shape, 1, columns), dtypes[name]), None, view.column_name)
         return NamoState(jnp.zeros((), jnp.int32), optax.tree.zeros_like(params), nu)
 
     def update(grads: Any, state: NamoState, params: Any = None) -> tuple[Any, NamoState]:
@@ -88,14 +89,14 @@ def namo(learning_rate: Any, constants: NamoConstants) -> optax.GradientTransfor
 
         def second(name: str, grad: Any) -> None:
             view, old = views[name], state.nu[name]
-            square = jnp.sum(jnp.square(view.matrices(raw_array(grad)).astype(jnp.float32)), axis=axes, keepdims=True)
+            square = jnp.sum(jnp.square(widen(view.matrices(raw_array(grad)))), axis=axes, keepdims=True)
             value = constants.momentum2 * raw_array(old) + (1 - constants.momentum2) * square
             nu[name] = type(old)(value, old.axes) if is_named(old) else value
 
         map_arrays(second, grads)
 
         def step(view: MatrixView, moment: jax.Array, p: jax.Array) -> jax.Array:
-            m = view.matrices(moment).astype(jnp.float32)
+            m = widen(view.matrices(moment))
             norm = jnp.sqrt(jnp.sum(jnp.square(m), axis=axes, keepdims=True))
             root = jnp.sqrt(raw_array(nu[view.name]))
             a = jnp.minimum(1.0, learning_rate * correction * norm / (root + constants.eps))

@@ -33,6 +33,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from levanter.errors import ConfigError
+from levanter.optim.matrices import widen
 from levanter.sharding import current_mesh
 
 Coefficients = Sequence[tuple[float, float, float]]
@@ -114,7 +115,7 @@ def newton_schulz(
     stacked, count = _spread(x.reshape(-1, rows, columns))
     tall = rows > columns
     x_SMN = jnp.swapaxes(stacked, -1, -2) if tall else stacked
-    norm = jnp.sqrt(jnp.sum(jnp.square(x_SMN.astype(jnp.float32)), axis=(-2, -1), keepdims=True))
+    norm = jnp.sqrt(jnp.sum(jnp.square(widen(x_SMN)), axis=(-2, -1), keepdims=True))
     x_SMN = (x_SMN / (norm + eps)).astype(x.dtype)
     wide = x_SMN.shape[-1] >= GRAM_RATIO * x_SMN.shape[-2] and x.dtype.itemsize >= 4
     run = _gram if form == "gram" or (form == "auto" and wide) else _direct

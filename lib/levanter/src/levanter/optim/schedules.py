@@ -35,7 +35,7 @@ class DecayShape(ChoiceRegistry):
         """Rate after ``t`` of ``steps`` decay steps, in the units of ``peak``.
 
         Args:
-            t: Steps since the decay began, float32 scalar in ``[0, steps]``.
+            t: Steps since the decay began, a floating scalar in ``[0, steps]``.
             steps: Length of the decay in steps, at least 1.
             peak: Rate at the start of the decay.
             floor: Lowest rate, ``peak * min_lr_ratio``.
@@ -163,7 +163,7 @@ def build_schedule(spec: ScheduleShape, peak: float, num_train_steps: int) -> Sc
         num_train_steps: Steps in the run.
 
     Returns:
-        A function from the 0-based step (int or array) to a float32 rate.
+        A function from the 0-based step (int or array) to a rate in JAX's default float dtype (float32).
 
     Raises:
         ConfigError: a warm-up or decay of more steps than the run has, non-integer step counts, cycles that leave the
@@ -194,10 +194,10 @@ def build_schedule(spec: ScheduleShape, peak: float, num_train_steps: int) -> Sc
         if decay:
             piece = _decay(spec.decay_shape, end - decay, decay, peak, floor, first_warmup)
             pieces.append((end - decay, piece))
-            previous = float(spec.decay_shape.value(jnp.float32(decay), decay, peak, floor, first_warmup))
+            previous = float(spec.decay_shape.value(jnp.asarray(decay, float), decay, peak, floor, first_warmup))
 
     def schedule(step: Any) -> jax.Array:
-        t = jnp.asarray(step, jnp.float32)
+        t = jnp.asarray(step, float)
         rate = jnp.zeros_like(t)
         for start, piece in pieces:
             rate = jnp.where(t >= start, piece(t), rate)

@@ -39,7 +39,7 @@ from levanter.errors import ConfigError
 from levanter.optim.blocks import BlockGrid, block_grid
 from levanter.optim.composition import check_fractions, check_positive, single_group, transformation
 from levanter.optim.config import OptimizerConfig
-from levanter.optim.matrices import map_arrays, matrix_views
+from levanter.optim.matrices import map_arrays, matrix_views, wide_dtype
 from levanter.tree_paths import is_named, raw_array
 
 
@@ -79,7 +79,7 @@ class SoapConstants:
 
 
 def scale_by_soap(constants: SoapConstants) -> optax.GradientTransformation:
-    """SOAP's direction ``U``; float32 state except ``mu``, which has the parameters' dtype."""
+    """SOAP's direction ``U``; state in float32 or wider except ``mu``, which has the parameters' dtype."""
 
     def init(params: Any) -> SoapState:
         grids = constants.grids(params)
@@ -90,8 +90,9 @@ def scale_by_soap(constants: SoapConstants) -> optax.GradientTransformation:
                 nu[name] = optax.tree.zeros_like(leaf)
                 return
             grid = grids[name]
-            nu[name] = grid.name(jnp.zeros((grid.num_blocks, *grid.sizes), jnp.float32))
-            squares = {side: jnp.zeros((grid.num_blocks, n, n), jnp.float32) for side, n in constants.sides(grid)}
+            dtype = wide_dtype(raw_array(leaf).dtype)
+            nu[name] = grid.name(jnp.zeros((grid.num_blocks, *grid.sizes), dtype))
+            squares = {side: jnp.zeros((grid.num_blocks, n, n), dtype) for side, n in constants.sides(grid)}
             factors[name] = {side: grid.name(value) for side, value in squares.items()}
             bases[name] = {side: grid.name(value) for side, value in squares.items()}
 

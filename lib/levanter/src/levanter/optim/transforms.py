@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from levanter.optim.matrices import widen
+
 STD_FLOOR = 1e-6
 
 
@@ -88,7 +90,7 @@ def clip_block_rms(threshold: float) -> optax.GradientTransformation:
     """
 
     def clip(update: jax.Array) -> jax.Array:
-        rms = jnp.sqrt(jnp.mean(jnp.square(update.astype(jnp.float32))))
+        rms = jnp.sqrt(jnp.mean(jnp.square(widen(update))))
         return update / jnp.maximum(1.0, rms / threshold).astype(update.dtype)
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
