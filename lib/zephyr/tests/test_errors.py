@@ -27,6 +27,8 @@ EXAMPLES = [
     errors.OutputError("out/x.parquet", "the disk is full"),
     errors.TaskFailedError("map", 3, 3, "w0", "ValueError: x", "Traceback ..."),
     errors.WorkersLostError("map", 3, 20, "exit code -9"),
+    errors.SharedDataError("names", ["hosts"]),
+    errors.NoTaskError(),
     errors.ContextClosedError("demo"),
     errors.IllegalTransitionError("TaskSucceeded(w0, 0-0-1)", "not its assignment", ("Tick",)),
 ]

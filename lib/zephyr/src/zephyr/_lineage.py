@@ -13,9 +13,9 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
+from types import BuiltinFunctionType, CodeType, FunctionType, MappingProxyType, MethodType
 from typing import Any
 
 import cloudpickle
@@ -50,18 +50,24 @@ class Proof:
     lineage: Mapping[str, str]
 
 
-def prove(plan: Plan) -> Proof:
-    """Find out which outputs of a plan are there already."""
+def prove(plan: Plan, shared: Mapping[str, bytes] = MappingProxyType({})) -> Proof:
+    """Find out which outputs of a plan are there already.
+
+    Args:
+        plan: The plan.
+        shared: Data that any of its functions may ask for, so that all outputs depend on it.
+    """
     proven: dict[tuple[int, int], TaskReport] = {}
     written: set[tuple[int, int]] = set()
     lineage: dict[str, str] = {}
     stage_digests: dict[int, str] = {}
     files: dict[str, str] = {}
+    given = [part for name in sorted(shared) for part in (name, hashlib.sha256(shared[name]).hexdigest())]
     wanted = any(_noted(branch) is not None for stage in plan.stages for branch in stage.branches)
     if not wanted:
         return Proof({}, frozenset(), frozenset(), {})
     for stage in plan.stages:
-        tasks = [_task_digest(stage, shard, stage_digests, files) for shard in range(stage.num_tasks)]
+        tasks = [_task_digest(stage, shard, stage_digests, files, given) for shard in range(stage.num_tasks)]
         stage_digests[stage.index] = _digest([*tasks, fingerprint(stage.output)])
         for shard, digest in enumerate(tasks):
             branch, _ = stage.locate(shard)
@@ -93,9 +99,11 @@ def _unneeded(plan: Plan, done: set[tuple[int, int]]) -> frozenset[int]:
     return frozenset(stage.index for stage in plan.stages) - needed
 
 
-def _task_digest(stage: Stage, shard: int, upstream: Mapping[int, str], files: dict[str, str]) -> str:
+def _task_digest(
+    stage: Stage, shard: int, upstream: Mapping[int, str], files: dict[str, str], shared: Sequence[str]
+) -> str:
     branch, local = stage.locate(shard)
-    parts = [_VERSION, sys.implementation.cache_tag or "", str(shard), str(stage.num_tasks)]
+    parts = [_VERSION, sys.implementation.cache_tag or "", str(shard), str(stage.num_tasks), *shared]
     if isinstance(branch.input, SourceInput):
         parts.extend(_item_digest(item, files) for item in branch.input.shards[local])
     else:

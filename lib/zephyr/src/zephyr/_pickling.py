@@ -17,10 +17,15 @@ from zephyr.physical import Plan
 
 def dump_plan(plan: Plan) -> bytes:
     """Pickle a plan; functions of modules that a fresh process could not import go by value."""
-    modules = {module for fn in _callables(plan) if (module := _foreign(fn)) is not None}
+    return dump_value(plan)
+
+
+def dump_value(value: Any) -> bytes:
+    """Pickle any value, in the same way."""
+    modules = {module for fn in _callables(value) if (module := _foreign(fn)) is not None}
     with _by_value(modules):
         buffer = io.BytesIO()
-        cloudpickle.dump(plan, buffer)
+        cloudpickle.dump(value, buffer)
         return buffer.getvalue()
 
 

@@ -38,6 +38,7 @@ from zephyr.physical import (
     SourceInput,
     WriteShard,
 )
+from zephyr.worker_context import WorkerContext, working
 from zephyr.writers import WrittenFile
 
 INLINE_BYTES = 256 << 10
@@ -173,7 +174,8 @@ def run_task(
         trace=Trace(exact=guard is not None),
     )
     try:
-        with counters.collecting(counted) as values:
+        task = WorkerContext(spec.execution, spec.stage, spec.shard, spec.attempt, settings.folder)
+        with counters.collecting(counted) as values, working(task):
             report = _run(plan, spec, settings, context, values)
             if guard is not None and guard.records:
                 target = guard.target

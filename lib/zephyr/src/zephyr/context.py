@@ -8,6 +8,7 @@ context manager a ZephyrContext keeps one pool of workers for all executions ins
 import os
 import tempfile
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Self
@@ -23,7 +24,7 @@ from zephyr._files import StagedFile, output_error, publish, remove_tree
 from zephyr._leftovers import execution_id, sweep
 from zephyr._lineage import Proof, prove, write_note
 from zephyr._paths import is_remote
-from zephyr._pickling import dump_plan
+from zephyr._pickling import dump_plan, dump_value
 from zephyr._pool import WorkerPool
 from zephyr._quarantine import Quarantine
 from zephyr._run_page import render
@@ -35,6 +36,7 @@ from zephyr.errors import ContextClosedError, DatasetError
 from zephyr.physical import Plan, WriteShard
 from zephyr.plan import compute_plan, explain
 from zephyr.worker import PLAN_FILE
+from zephyr.worker_context import write_shared
 
 _BUFFER_SHARE = 4
 
@@ -117,6 +119,7 @@ class ZephyrContext:
         self._keep_pool = False
         self._closed = False
         self._lock = threading.RLock()
+        self._shared: dict[str, bytes] = {}
 
     def __enter__(self) -> Self:
         self._check_open()
@@ -133,6 +136,32 @@ class ZephyrContext:
         with self._lock:
             self._closed = True
             self._end_pool()
+
+    def put(self, name: str, value: Any) -> None:
+        """Share an object with the functions of executions that begin later; `zephyr.worker_context` reads it.
+
+        It is pickled here and now: what is changed afterwards is not seen. Putting another object under the same name
+        replaces it. Outputs with `skip_existing` count as made from it.
+
+        Args:
+            name: Any text.
+            value: Anything that cloudpickle takes.
+        Raises:
+            DatasetError: it cannot be pickled, or the name is empty.
+            ContextClosedError: the context is closed.
+        """
+        self._check_open()
+        if not name:
+            raise DatasetError("cannot share data: name=''; expected a text that is not empty. Name it.")
+        try:
+            data = dump_value(value)
+        except Exception as error:  # Any class may refuse to be pickled, in any way.
+            raise DatasetError(
+                f"cannot share data: name={name!r} is a {type(value).__name__} that cannot be pickled ({error}); "
+                "expected plain data. Share what it is made from, and make it in the function."
+            ) from error
+        with self._lock:
+            self._shared[name] = data
 
     def plan(self, dataset: Dataset) -> Plan:
         """Plan a data set without running it; lists its input files."""
@@ -183,7 +212,7 @@ class ZephyrContext:
         if quarantine is not None:
             outputs.append(quarantine.path(0, 0))
         sweep(self.scratch, outputs)
-        proof = prove(plan)
+        proof = prove(plan, self._shared)
         settings = TaskSettings(
             f"{self.scratch}/{execution}",
             self.memory_bytes,
@@ -193,6 +222,7 @@ class ZephyrContext:
             parse_bytes(self.resources.ram) if self.enforce_memory else None,
         )
         try:
+            _write_scratch(settings.folder, lambda: write_shared(settings.folder, self._shared))
             outcome = self._run(plan, execution, settings, proof, run_page)
             items = iterate(load_blocks(ref for report in outcome.reports for ref in report.blocks))
             stages = [stage.summary() for stage in outcome.stages]
@@ -263,9 +293,17 @@ class ZephyrContext:
 
 def _write_plan(folder: str, plan: Plan) -> None:
     data = dump_plan(plan)
-    try:
+
+    def write() -> None:
         os.makedirs(folder, exist_ok=True)
         with open(f"{folder}/{PLAN_FILE}", "wb") as stream:
             stream.write(data)
+
+    _write_scratch(folder, write)
+
+
+def _write_scratch(folder: str, write: Callable[[], None]) -> None:
+    try:
+        write()
     except OSError as error:
-        raise output_error(f"{folder}/{PLAN_FILE}", error) from error
+        raise output_error(folder, error) from error

@@ -19,6 +19,8 @@
     ├── OutputError (OSError)                  an output could not be written (disk full, no permission)
     ├── TaskFailedError (RuntimeError)         user code failed more often than allowed
     ├── WorkersLostError (RuntimeError)        worker processes died more often than allowed
+    ├── SharedDataError (KeyError)             a function asked for shared data that nobody put there
+    ├── NoTaskError (RuntimeError)             a function asked for its task outside of one
     ├── ContextClosedError (RuntimeError)      a closed ZephyrContext was used
     └── IllegalTransitionError (RuntimeError)  the coordinator was told something impossible (a bug)
 
@@ -340,6 +342,33 @@ class ContextClosedError(ZephyrError, RuntimeError):
             f"cannot execute: context name={name!r} is closed; expected an open context. Execute inside its `with` "
             "block, or make a new ZephyrContext."
         )
+
+
+class SharedDataError(ZephyrError, KeyError):
+    """A function asked for shared data that nobody put there."""
+
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        self.name = name
+        self.known = tuple(known)
+        super().__init__(
+            f"cannot find shared data: name={name!r}, known={list(self.known)}; expected one of these. "
+            "Call ZephyrContext.put before the execution."
+        )
+
+    __str__ = Exception.__str__  # KeyError's own shows the message in quotes
+
+
+class NoTaskError(ZephyrError, RuntimeError):
+    """A function asked for its task outside of one."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "cannot tell the task: no zephyr task is running in this thread; expected a function that zephyr calls. "
+            "Ask in the function itself, and hand the answer to threads of your own."
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return NoTaskError, ()
 
 
 class IllegalTransitionError(ZephyrError, RuntimeError):
