@@ -1,5 +1,6 @@
 """Writing files: bytes that depend on the items alone, schemas, and nothing left when it fails."""
 
+import gzip
 import subprocess
 import sys
 import textwrap
@@ -215,6 +216,20 @@ def test_an_unwritable_place_is_a_clear_error(ctx: ZephyrContext, tmp_path: Path
     with pytest.raises(OutputError) as caught:
         ctx.execute(Dataset.from_list([{}], shards=1).write_jsonl(str(tmp_path / "file" / "x.jsonl")))
     assert caught.value.path == str(tmp_path / "file" / "x.jsonl")
+
+
+def test_a_gzip_file_has_a_member_for_each_mib_and_none_but_its_bytes_decide(
+    ctx: ZephyrContext, tmp_path: Path
+) -> None:
+    rows = [{"id": i, "text": f"{i:08d} " * 20} for i in range(20_000)]
+    [path] = ctx.execute(Dataset.from_list(rows, shards=1).write_jsonl(str(tmp_path / "a.jsonl.gz"))).results
+    data = Path(path).read_bytes()
+    plain = gzip.decompress(data)
+    assert data.count(b"\x1f\x8b\x08\0\0\0\0\0") == -(-len(plain) // (1 << 20)) == 4
+    assert plain.count(b"\n") == len(rows)
+    assert ctx.execute(Dataset.from_files(path).load_jsonl().count()).results == [len(rows)]
+    [empty] = ctx.execute(Dataset.from_list([], shards=1).write_jsonl(str(tmp_path / "b.jsonl.gz"))).results or [None]
+    assert empty is None or gzip.decompress(Path(empty).read_bytes()) == b""
 
 
 BIG = [{"id": 2**64 - 1 - i, "xs": [2**63 + i, 1], "r": {"h": 2**63}} for i in range(3)] + [

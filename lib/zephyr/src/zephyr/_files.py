@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from typing import IO, Any
 
+import deflate
 import zstandard
 from isal import isal_zlib
 
@@ -289,17 +290,24 @@ def sync_folders(paths: list[str]) -> None:
 
 
 class CompressedWriter:
-    """Bytes into a staged file, compressed as the target's suffix says; equal bytes however they are cut up."""
+    """Bytes into a staged file, compressed as the target's suffix says; equal bytes however they are cut up.
+
+    A gzip file has a member for each MiB. Members are made by libdeflate, which looks at a whole piece: the streaming
+    encoder of ISA-L is faster still, but now and then gave other (right, and longer) bytes for the same piece.
+    """
 
     def __init__(self, file: StagedFile) -> None:
         self.file = file
         self._buffer = bytearray()
+        self._encode: Callable[[bytes], bytes] = bytes
+        self._flush: Callable[[], bytes] = bytes
+        self._empty = b""
         if file.target.endswith(".gz"):
-            self._encoder: Any = isal_zlib.compressobj(_GZIP_LEVEL, wbits=_GZIP_WBITS)
+            self._encode = _gzip_member
+            self._empty = _gzip_member(b"")
         elif file.target.endswith((".zst", ".zstd")):
-            self._encoder = zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=True).compressobj()
-        else:
-            self._encoder = None
+            encoder = zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=True).compressobj()
+            self._encode, self._flush = encoder.compress, encoder.flush
 
     def write(self, data: bytes) -> None:
         """Append bytes."""
@@ -312,14 +320,19 @@ class CompressedWriter:
         del self._buffer[:whole]
 
     def _emit(self, piece: bytes) -> None:
-        out = piece if self._encoder is None else self._encoder.compress(piece)
-        if out:
+        if out := self._encode(piece):
             self.file.write(out)
 
     def finish(self) -> None:
         """Flush and make durable."""
         if self._buffer:
             self._emit(bytes(self._buffer))
-        if self._encoder is not None and (rest := self._encoder.flush()):
+        if rest := self._flush():
             self.file.write(rest)
+        if self.file.size_bytes == 0 and self._empty:
+            self.file.write(self._empty)
         self.file.finish()
+
+
+def _gzip_member(piece: bytes) -> bytes:
+    return bytes(deflate.gzip_compress(piece, _GZIP_LEVEL))
