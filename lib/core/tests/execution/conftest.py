@@ -107,10 +107,10 @@ class DiamondStore:
         with open(self.bodies_file) as file:
             return [line.split()[0] for line in file]
 
-    def digests(self):
+    def digests(self, names=STEPS):
         """Recorded content digests, checked against the bytes on disk."""
         found = {}
-        for name in STEPS:
+        for name in names:
             path = os.path.join(self.prefix, name, "2026.12.01")
             record = read_record(path)
             assert record is not None, f"{name} has no record"
@@ -134,6 +134,12 @@ class DiamondStore:
             ]
             found += [os.path.join(folder, name) for name in files if name.endswith(".tmp")]
         return found
+
+    def untold(self):
+        """Closed attempts whose end no event tells, and events of attempts that have none."""
+        ledger = self.ledger()
+        told = {event.attempt for event in ledger.events() if event.kind in ("finished", "failed")}
+        return told ^ {attempt.attempt for attempt in ledger.attempts() if attempt.closed}
 
     def ledger(self):
         return Ledger(self.prefix)
@@ -181,9 +187,9 @@ class ObjectDiamondStore(DiamondStore):
     def start(self, **env):
         return super().start(**self._env, **env)
 
-    def digests(self):
+    def digests(self, names=STEPS):
         found = {}
-        for name in STEPS:
+        for name in names:
             path = f"{self.prefix}/{name}/2026.12.01"
             record = read_record(path)
             assert record is not None, f"{name} has no record"

@@ -34,23 +34,6 @@ def test_a_driver_killed_at_a_boundary_is_recovered_from(diamond_store, clean_di
     assert all(attempt.closed for attempt in diamond_store.ledger().attempts())
 
 
-@pytest.mark.parametrize("second", [Boundary.STATUS_SUCCESS, Boundary.SCRATCH_REMOVED, Boundary.ATTEMPT_CLOSED])
-@pytest.mark.parametrize("first", [Boundary.RECORD_WRITTEN, Boundary.OUTPUT_RENAMED, Boundary.STATUS_SUCCESS])
-def test_a_driver_killed_while_it_finishes_a_dead_one_s_commit_is_recovered_from(
-    diamond_store, clean_digests, first, second
-):
-    assert diamond_store.drive(KILL_AT=f"{first.value}:left")[0] == -signal.SIGKILL
-    diamond_store.litter("left")
-    # A commit that said SUCCESS is not marked again, so that boundary is only passed where it is still to come.
-    killed = diamond_store.drive(KILL_AT=f"{second.value}:left")[0] == -signal.SIGKILL
-    assert killed or (first, second) == (Boundary.STATUS_SUCCESS, Boundary.STATUS_SUCCESS)
-    assert diamond_store.drive()[0] == 0
-    assert diamond_store.digests() == clean_digests
-    assert diamond_store.leftovers() == []
-    assert set(successes(diamond_store).values()) == {1}
-    assert all(attempt.closed for attempt in diamond_store.ledger().attempts())
-
-
 @pytest.mark.parametrize(
     "boundary", [Boundary.RECORD_WRITTEN, Boundary.OUTPUT_RENAMED, Boundary.STATUS_SUCCESS, Boundary.ATTEMPT_CLOSED]
 )

@@ -95,9 +95,15 @@ def replace_text(path: str, text: str, *, durable: bool = True) -> None:
     if is_remote(path):
         replace_object_text(path, text)
         return
-    temporary = _write_temporary(path, text.encode("utf-8"), durable=durable)
+    data = text.encode("utf-8")
+    temporary = _write_temporary(path, data, durable=durable)
     try:
-        os.replace(temporary, path)
+        try:
+            os.replace(temporary, path)
+        except FileNotFoundError:
+            # A driver that woke up late took it for what a dead one had left (``remove_temporaries``).
+            temporary = _write_temporary(path, data, durable=durable)
+            os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
@@ -106,28 +112,34 @@ def replace_text(path: str, text: str, *, durable: bool = True) -> None:
         fsync_directory(os.path.dirname(path))
 
 
-def create_text(path: str, text: str, *, durable: bool = True) -> bool:
+def create_text(path: str, text: str, *, durable: bool = True, make_folder: bool = True) -> bool:
     """``create_bytes`` of a text in UTF-8."""
-    return create_bytes(path, text.encode("utf-8"), durable=durable)
+    return create_bytes(path, text.encode("utf-8"), durable=durable, make_folder=make_folder)
 
 
-def create_bytes(path: str, data: bytes, *, durable: bool = True) -> bool:
+def create_bytes(path: str, data: bytes, *, durable: bool = True, make_folder: bool = True) -> bool:
     """Create a file that must not exist yet; the first of several writers wins.
 
     The content is written to a file without a name, which is then given its name: a writer that dies leaves nothing
     behind.
 
     Args:
-        path: The file; folders above it are made.
+        path: The file.
         data: Its content.
         durable: As for ``replace_text``.
+        make_folder: Whether folders above it are made when they are not there.
     Returns:
         Whether this call created it.
+    Raises:
+        FileNotFoundError: Its folder is not there and is not to be made.
     """
     if is_remote(path):
         return create_object(path, data)
     folder = os.path.dirname(path)
-    os.makedirs(folder, exist_ok=True)
+    if make_folder:
+        os.makedirs(folder, exist_ok=True)
+    elif not os.path.isdir(folder):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
     descriptor = _open_nameless(folder)
     if descriptor is None:
         return _create_named(path, data, durable=durable)
@@ -179,10 +191,10 @@ def _create_named(path: str, data: bytes, *, durable: bool) -> bool:
 
 def remove_temporaries(folder: str) -> None:
     """Delete what writers that died left of ``replace_text`` in a folder that only the caller writes."""
-    for name in os.listdir(folder):
-        if name.startswith(".") and name.endswith(".tmp"):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(os.path.join(folder, name))
+    with contextlib.suppress(FileNotFoundError):
+        for name in os.listdir(folder):
+            if name.startswith(".") and name.endswith(".tmp"):
+                remove_file(os.path.join(folder, name))
 
 
 def exchange(first: str, second: str) -> None:

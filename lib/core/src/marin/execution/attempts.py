@@ -8,6 +8,7 @@ wins: a driver that lost its lease cannot turn an attempt that its successor clo
 import dataclasses
 import os
 import secrets
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 from marin.errors import CorruptRecordError
@@ -90,15 +91,23 @@ def _read_attempt(path: str) -> AttemptRecord | None:
         raise CorruptRecordError(path, str(error)) from None
 
 
-def close_orphans(layout: StepLayout, *, at: str, note: str, except_attempt: str = "") -> list[AttemptRecord]:
+def close_orphans(
+    layout: StepLayout, *, at: str, note: str, may_close: Callable[[int], bool], except_attempt: str = ""
+) -> list[AttemptRecord]:
     """Close every attempt that has no end as ``abandoned``. Only the owner of the lease may call this.
 
+    Args:
+        layout: The step.
+        at: Time of the end, ISO-8601.
+        note: Why, for the record.
+        may_close: Told the epoch of an attempt; whether its owner is really gone.
+        except_attempt: Attempt that is left alone.
     Returns:
         The attempts that were closed here.
     """
     closed = []
     for attempt in read_attempts(layout):
-        if attempt.closed or attempt.attempt == except_attempt:
+        if attempt.closed or attempt.attempt == except_attempt or not may_close(attempt.epoch):
             continue
         error = {"type": "Abandoned", "message": note, "traceback": "", "signature": "abandoned"}
         ended = dataclasses.replace(attempt, status="abandoned", category="abandoned", ended_at=at, error=error)

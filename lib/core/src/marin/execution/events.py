@@ -9,7 +9,10 @@ import os
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from rigging.provenance import launch_provenance
+
 from marin.execution._files import create_text, json_text
+from marin.execution.attempts import new_id, utc_text
 from marin.execution.records import RECORD_FORMAT, parse_object, read_text
 
 LEDGER_FOLDER = "ledger"
@@ -50,6 +53,46 @@ class LedgerEvent:
         """Read a stored event; unknown fields are ignored."""
         known = {item.name for item in dataclasses.fields(cls)}
         return cls(**{key: value for key, value in data.items() if key in known})
+
+
+def new_event(
+    kind: str,
+    now: float,
+    *,
+    step: str = "",
+    version: str = "",
+    digest: str | None = None,
+    attempt: str | None = None,
+    data: dict[str, Any] | None = None,
+) -> LedgerEvent:
+    """A fact as this process states it: with the time, who runs it, and the commit of the code.
+
+    Args:
+        kind: As in ``LedgerEvent``.
+        now: Seconds since 1970.
+        step: Step name, or the experiment; empty for a run as a whole.
+        version: Step version.
+        digest: Content digest, where there is one.
+        attempt: Attempt concerned. It also makes the id: an attempt has one event of each kind, whoever writes it.
+        data: More, by kind.
+    Example:
+        >>> event = new_event("finished", 0.0, step="tokens", attempt="19700101T000000.000000Z-00000000")
+        >>> event.id, event.at
+        ('19700101T000000.000000Z-00000000-finished', '1970-01-01T00:00:00.000000Z')
+    """
+    launched = launch_provenance()
+    return LedgerEvent(
+        id=f"{attempt or new_id(now)}-{kind}",
+        at=utc_text(now),
+        kind=kind,
+        step=step,
+        version=version,
+        digest=digest,
+        attempt=attempt,
+        actor=launched.built_by,
+        commit=launched.base_commit,
+        data=data or {},
+    )
 
 
 def event_path(prefix: str, event: LedgerEvent) -> str:

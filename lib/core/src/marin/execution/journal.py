@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from rigging.filesystem.prefix import marin_region
-from rigging.provenance import launch_provenance
 from rigging.timing import Clock
 
 from marin.errors import ArtifactFieldError, ArtifactTypeMismatchError
@@ -17,7 +16,7 @@ from marin.execution.artifact import Artifact
 from marin.execution.attempts import new_id, utc_text
 from marin.execution.body import BodyResult
 from marin.execution.describe import code_digest, environment, json_value, short_environment
-from marin.execution.events import LedgerEvent, write_event
+from marin.execution.events import LedgerEvent, new_event, write_event
 from marin.execution.failures import FailureCategory
 from marin.execution.fingerprint import canonical_payload, type_name
 from marin.execution.gates import NO_CLEARANCE, Clearance, Refusal
@@ -176,18 +175,14 @@ class StepJournal:
         self, kind: str, attempt: str, *, digest: str | None = None, data: dict[str, Any] | None = None
     ) -> LedgerEvent:
         """An event about this step."""
-        launched = launch_provenance()
-        return LedgerEvent(
-            id=f"{attempt}-{kind}",
-            at=self.now(),
-            kind=kind,
+        return new_event(
+            kind,
+            self.clock.time(),
             step=self.spec.name,
             version=self.spec.version or self.spec.hash_id,
             digest=digest,
             attempt=attempt,
-            actor=launched.built_by,
-            commit=launched.base_commit,
-            data=data or {},
+            data=data,
         )
 
     def finished(self, record: ArtifactRecord, *, recovered: bool = False) -> None:

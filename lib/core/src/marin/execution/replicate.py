@@ -14,7 +14,7 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rigging.errors import LeaseHeldError
+from rigging.errors import LeaseHeldError, LeaseLostError
 from rigging.filesystem.lease import Lease
 from rigging.filesystem.prefix import marin_region
 from rigging.filesystem.storage_path import StoragePath
@@ -23,7 +23,7 @@ from rigging.provenance import launch_provenance
 from marin.errors import RecordNotFoundError, ReplicaMismatchError
 from marin.execution.attempts import new_id, utc_text
 from marin.execution.describe import error_payload, provenance_payload, short_environment
-from marin.execution.events import LedgerEvent, write_event
+from marin.execution.events import new_event, write_event
 from marin.execution.failures import classify
 from marin.execution.layout import StepLayout, store_join
 from marin.execution.manifest import ManifestEntry, build_manifest, content_digest, read_manifest
@@ -124,13 +124,13 @@ def replicate(
     try:
         with lease.hold() as held:
             label = f"{original.record.name}@{original.record.version}"
-            transaction = StepTransaction(layout, label, held.epoch, held.check, settings.hook)
+            transaction = StepTransaction(layout, label, lease, held.epoch, held.check, settings.hook)
             status = read_status(layout)
             recovered = transaction.recover(status, utc_text(clock.time()))
             if recovered.finished is not None or (status is not None and status.status is Status.SUCCESS):
                 return None
             return _Replication(original, prefix, layout, transaction, settings, progress).run()
-    except LeaseHeldError as error:
+    except (LeaseHeldError, LeaseLostError) as error:
         logger.info("%s is being made: %s", address, error)
         return None
 
@@ -165,6 +165,9 @@ class _Replication:
             )
             sealed = self.transaction.seal_copy(self.original.entries, record)
             self.transaction.publish(sealed, self.now())
+        except LeaseLostError:
+            self.transaction.abandon()
+            raise  # the new owner closes the attempt; whatever is written here could only disturb it
         except Exception as error:
             self._fail(attempt, error, self.settings.clock.monotonic() - begun)
             raise
@@ -230,17 +233,14 @@ class _Replication:
         self._event("failed", closed, {"category": category, "type": type(error).__name__})
 
     def _event(self, kind: str, attempt: AttemptRecord, data: dict[str, object]) -> None:
-        launched = launch_provenance()
-        event = LedgerEvent(
-            id=f"{attempt.attempt}-{kind}",
-            at=self.now(),
-            kind=kind,
-            step=self.original.record.name,
-            version=self.original.record.version,
-            digest=self.original.record.content_digest,
+        record, now = self.original.record, self.settings.clock.time()
+        event = new_event(
+            kind,
+            now,
+            step=record.name,
+            version=record.version,
+            digest=record.content_digest,
             attempt=attempt.attempt,
-            actor=launched.built_by,
-            commit=launched.base_commit,
             data=data,
         )
         write_event(self.prefix, event)

@@ -5,12 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rigging.provenance import launch_provenance
 from rigging.timing import Clock
 
 from marin.execution._files import check_store
-from marin.execution.attempts import close_attempt, new_id, utc_text
-from marin.execution.events import LedgerEvent, write_event
+from marin.execution.attempts import close_attempt
+from marin.execution.events import new_event, write_event
 from marin.execution.gates import Clearance, GateReport, Refusal
 from marin.execution.graph import StepGraph
 from marin.execution.journal import StepJournal
@@ -33,17 +32,7 @@ class RunEvents:
 
     def write(self, kind: str, data: dict[str, Any]) -> None:
         """Write an event that belongs to no single step."""
-        now = self.clock.time()
-        launched = launch_provenance()
-        event = LedgerEvent(
-            id=f"{new_id(now)}-{kind}",
-            at=utc_text(now),
-            kind=kind,
-            actor=launched.built_by,
-            commit=launched.base_commit,
-            data=data,
-        )
-        write_event(self.prefix, event)
+        write_event(self.prefix, new_event(kind, self.clock.time(), data=data))
 
     def served(self, summary: RunSummary) -> None:
         """One event for everything that was served, when the run also wrote something."""

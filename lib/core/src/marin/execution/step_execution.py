@@ -46,7 +46,7 @@ from marin.execution.secret_fields import refuse_secrets
 from marin.execution.settings import RunnerSettings, Waiting
 from marin.execution.step_spec import RunPaths, StepKind, StepSpec
 from marin.execution.step_status import Status, StatusRecord, read_status, write_status
-from marin.execution.transaction import StepTransaction
+from marin.execution.transaction import Recovery, StepTransaction
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +119,16 @@ class StepExecution:
             except LeaseHeldError as error:
                 return Waiting(error.holder)
             self.settings.hook(Boundary.LEASE_ACQUIRED, self.spec.label)
-            outcome = self._run_owned(held.epoch, held.check)
+            transaction = self._transaction(held.epoch, held.check)
+            try:
+                outcome = self._run_owned(transaction)
+            except (LeaseLostError, OSError) as error:
+                lost = self._lease_lost(transaction, error)
+                if lost is None:
+                    raise
+                outcome = self.outcome(
+                    Outcome.FAILED, category=FailureCategory.LEASE_LOST.value, error=lost, message=str(lost)
+                )
         self.settings.hook(Boundary.LEASE_RELEASED, self.spec.label)
         if outcome.category == FailureCategory.LEASE_LOST and not self.interrupted:
             # Somebody else owns the step now: wait for that result like for any other driver's.
@@ -127,18 +136,25 @@ class StepExecution:
             return Waiting(f"it took the lease over ({outcome.message})")
         return outcome
 
-    def _run_owned(self, epoch: int, check: Callable[[], None]) -> StepOutcome:
-        transaction = self._transaction(epoch, check)
-        status = read_status(self.layout)
+    def _recover(self, transaction: StepTransaction, status: StatusRecord | None) -> Recovery:
+        """Do what earlier owners left to do, and put it into the ledger."""
         # A newer record is refused before anything of it is replaced.
         read_record(self.layout.output_path)
         recovery = transaction.recover(status, self.now())
         if recovery.finished is not None:
-            status = read_status(self.layout)
             self.journal.finished(recovery.finished, recovered=True)
+            transaction.passed(Boundary.EVENT_WRITTEN)
         for orphan in recovery.abandoned:
             self.journal.failed(orphan)
+        return recovery
+
+    def _run_owned(self, transaction: StepTransaction) -> StepOutcome:
+        status = read_status(self.layout)
+        recovery = self._recover(transaction, status)
+        # What was finished just now is a dead driver's work: no news that could stand for a rebuild that is wanted.
         newer = status is not None and status.status is Status.SUCCESS and status.epoch > self.seen_epoch
+        if recovery.finished is not None:
+            status = read_status(self.layout)
         if newer or (recovery.finished is not None and not self.forced):
             decision = decide(self.spec, gather_facts(self.spec, self.layout, status))
             if decision.action is Action.SERVE or newer:
@@ -277,8 +293,9 @@ class StepExecution:
             transaction.finish(closed)
             self.journal.finished(record)
             transaction.passed(Boundary.EVENT_WRITTEN)
-        except OSError as error:
-            # The output is committed; what could not be written here is written by the next run that looks at it.
+        except (OSError, LeaseLostError) as error:
+            # The output is committed; what was not written here is written by the next owner, or by the next run that
+            # looks at it.
             logger.warning("%s is committed, but its attempt could not be closed: %s", self.spec.label, error)
         return self.outcome(
             Outcome.EXECUTED,
@@ -351,10 +368,11 @@ class StepExecution:
 
         On a full disk the staging folder goes first, which makes room for the record.
         """
-        if lost:
-            # The new owner closes the attempt as abandoned; whatever this driver wrote now could only disturb it.
-            return ""
         try:
+            if lost:
+                # The new owner closes the attempt as abandoned; whatever this driver wrote now could only disturb it.
+                transaction.abandon()
+                return ""
             patterns = self.spec.artifact_type.evidence
             partial, evidence = transaction.salvage(closed.attempt, patterns)
             closed = dataclasses.replace(closed, partial_outputs=partial, evidence=evidence)
@@ -362,6 +380,8 @@ class StepExecution:
             self.journal.failed(closed)
         except OSError as problem:
             return f"{type(problem).__name__}: {problem.strerror or problem}"
+        except LeaseLostError as loss:
+            return str(loss)
         return ""
 
     def mark_dependency_failed(self, root_causes: Sequence[str]) -> None:
@@ -378,23 +398,23 @@ class StepExecution:
                     fingerprint=self.spec.fingerprint,
                     causes=list(root_causes),
                 )
-                write_status(self.layout, record)
+                write_status(self.layout, record, confirm=self.lease.refresh)
+        except LeaseLostError as error:
+            logger.info("%s: another driver has something to say about it: %s", self.spec.label, error)
         finally:
             self.lease.release()
 
-    def heal(self, record: ArtifactRecord) -> None:
+    def heal(self) -> None:
         """Do what a driver that died right after ``SUCCESS`` left to do. Nothing, while another driver is at work."""
-        epoch = self.lease.try_acquire()
-        if epoch is None:
-            return
         try:
-            if self._transaction(epoch, self.lease.refresh).settle(record, self.now()):
-                self.journal.finished(record, recovered=True)
-        finally:
-            self.lease.release()
+            with self.lease.hold() as held:
+                self.settings.hook(Boundary.LEASE_ACQUIRED, self.spec.label)
+                self._recover(self._transaction(held.epoch, held.check), read_status(self.layout))
+        except (LeaseHeldError, LeaseLostError) as error:
+            logger.info("%s: another driver does the last writes of its commit: %s", self.spec.label, error)
 
     def _transaction(self, epoch: int, check: Callable[[], None]) -> StepTransaction:
-        return StepTransaction(self.layout, self.spec.label, epoch, check, self.settings.hook)
+        return StepTransaction(self.layout, self.spec.label, self.lease, epoch, check, self.settings.hook)
 
     def outcome(self, outcome: Outcome, **values: Any) -> StepOutcome:
         """The outcome of this step."""

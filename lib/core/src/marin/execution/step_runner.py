@@ -18,7 +18,6 @@ from rigging.memory import peak_rss_bytes
 
 from marin.errors import CrossRegionError, MarinError, PlanRefusedError
 from marin.execution._files import check_store, exists
-from marin.execution.attempts import is_closed
 from marin.execution.decision import Action, Reason, ReasonKind
 from marin.execution.facts import moved_inputs
 from marin.execution.failures import classify
@@ -27,7 +26,6 @@ from marin.execution.graph import plan_graph
 from marin.execution.layout import StepLayout
 from marin.execution.outcomes import Outcome, RunSummary, StepOutcome
 from marin.execution.patches import launch_record
-from marin.execution.records import ArtifactRecord, read_record
 from marin.execution.regions import region_conflicts
 from marin.execution.replicate import find_original, replicate
 from marin.execution.reporter import QuietReporter, RunReporter
@@ -37,6 +35,7 @@ from marin.execution.settings import RunnerSettings, Waiting
 from marin.execution.step_execution import StepExecution
 from marin.execution.step_spec import StepKind, StepSpec
 from marin.execution.step_status import settled_epoch
+from marin.execution.transaction import is_settled
 from marin.execution.versions import VersionKind
 
 _WAIT_NOTE_S = 60.0
@@ -201,17 +200,15 @@ class StepRunner:
             self._settle(spec, self._plain(spec, Outcome.FAILED, (reason,), category="data", message=message))
             return
         status = node.status
-        if status is not None and status.attempt:
-            layout = StepLayout(self._graph.paths[spec])
-            if not is_closed(layout, status.attempt) and (record := read_record(layout.output_path)) is not None:
-                self._heal(spec, node, record)
+        if not is_settled(StepLayout(self._graph.paths[spec]), status):
+            self._heal(spec, node)
         digest = status.content_digest if status is not None else None
         self._settle(spec, self._plain(spec, Outcome.CACHED, node.decision.reasons, content_digest=digest))
 
-    def _heal(self, spec: StepSpec, node: PlanNode, record: ArtifactRecord) -> None:
+    def _heal(self, spec: StepSpec, node: PlanNode) -> None:
         """Finish what a dead driver left; a store that may only be read is served as it is."""
         try:
-            self._execution(spec, node).heal(record)
+            self._execution(spec, node).heal()
         except OSError as error:
             self._reporter.notice(spec.label, f"could not finish an earlier driver's last writes: {error}")
 

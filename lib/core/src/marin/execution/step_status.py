@@ -8,11 +8,10 @@ must not.
 import dataclasses
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
-
-from rigging.errors import LeaseLostError
 
 from marin.errors import CorruptRecordError
 from marin.execution._files import replace_text
@@ -96,12 +95,16 @@ def read_status(layout: StepLayout) -> StatusRecord | None:
     return None if text is None else parse_status(path, text)
 
 
-def write_status(layout: StepLayout, record: StatusRecord) -> None:
+def write_status(layout: StepLayout, record: StatusRecord, *, confirm: Callable[[], None] = lambda: None) -> None:
     """Replace the status; durable on return, but for ``RUNNING``, which a power failure may undo without harm.
 
+    Args:
+        layout: The step.
+        record: What it should say.
+        confirm: Called when a later epoch has written the status: raises when the lease is lost. It is not where the
+            lease file was deleted and counts from the start again.
     Raises:
-        LeaseLostError: A later epoch has written the status (noticed in object stores only; on a disk the lease's own
-            check comes first).
+        LeaseLostError: A later owner has written the status.
     """
     details = {
         key: value
@@ -110,21 +113,18 @@ def write_status(layout: StepLayout, record: StatusRecord) -> None:
     }
     line = json.dumps(details, sort_keys=True, ensure_ascii=False)
     text = f"{record.status.value}\n{line}\n"
+
+    def keep_newer(stored: str) -> None:
+        if parse_status(layout.status, stored).epoch > record.epoch:
+            confirm()
+
     if layout.remote:
-        replace_object_text(layout.status, text, allowed=lambda stored: _refuse_newer(layout.status, stored, record))
-    else:
-        replace_text(layout.status, text, durable=record.status is not Status.RUNNING)
-
-
-def _refuse_newer(path: str, stored: str, record: StatusRecord) -> None:
-    """Keep a driver that lost its lease from replacing what its successor says.
-
-    Raises:
-        LeaseLostError: The stored status is of a later epoch.
-    """
-    epoch = parse_status(path, stored).epoch
-    if epoch > record.epoch:
-        raise LeaseLostError(path, record.epoch, f"its status is of epoch {epoch}")
+        replace_object_text(layout.status, text, allowed=keep_newer)
+        return
+    stored = read_text(layout.status)
+    if stored is not None:
+        keep_newer(stored)
+    replace_text(layout.status, text, durable=record.status is not Status.RUNNING)
 
 
 def settled_epoch(status: StatusRecord | None) -> int:

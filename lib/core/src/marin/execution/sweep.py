@@ -37,6 +37,7 @@ from marin.execution.settings import RunnerSettings, Waiting
 from marin.execution.step_execution import StepExecution
 from marin.execution.step_spec import StepSpec
 from marin.execution.step_status import Status, read_status, settled_epoch
+from marin.execution.transaction import is_settled
 
 
 @dataclass(frozen=True)
@@ -302,6 +303,8 @@ class _SweepWorker:
         decision = decide(spec, gather_facts(spec, execution.layout, status))
         if decision.action is Action.SERVE:
             assert status is not None
+            if not is_settled(execution.layout, status):
+                execution.heal()
             return execution.outcome(Outcome.CACHED, reasons=decision.reasons, content_digest=status.content_digest)
         if decision.action is Action.KNOWN_FAILURE:
             assert status is not None

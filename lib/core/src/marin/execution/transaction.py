@@ -2,8 +2,10 @@
 
 Order of durable writes: data files, ``.manifest.jsonl``, ``.artifact.json``, the rename, status ``SUCCESS``, the closed
 attempt, the ledger event. Everything before the rename happens in a staging folder that carries the lease's epoch in
-its name. A new owner first takes every older staging folder away, so a driver that lost its lease has nothing left to
-rename: the fence holds even when that driver sleeps through its own checks.
+its name. A new owner first takes every older staging folder away (or gives it its own name, when only the rename is
+missing), so a driver that lost its lease has nothing left to rename: the fence holds even when that driver sleeps
+through its own checks. What is taken away belongs to earlier epochs, and where names carry none (status, scratch) the
+lease itself is read first: a driver that wakes up late tidies nothing that is in use.
 
 In an object store the rename is an upload, object by object, each only over the version that was there when this owner
 began (``_objects``); the fence is the store's compare-and-swap.
@@ -14,6 +16,9 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from rigging.errors import LeaseLostError
+from rigging.filesystem.lease import Lease
 
 from marin.execution._files import (
     create_text,
@@ -74,13 +79,15 @@ class StepTransaction:
     Attributes:
         layout: Where everything lies.
         label: ``name@version``.
-        epoch: Lease epoch of this owner.
-        check: Raises when the lease is lost; called before every write that others see.
+        lease: The lease.
+        epoch: Its epoch of this owner.
+        check: Raises when the lease is lost; called before every write that others see. Trusts heartbeats on time.
         hook: Told about every boundary.
     """
 
     layout: StepLayout
     label: str
+    lease: Lease
     epoch: int
     check: Callable[[], None]
     hook: BoundaryHook
@@ -95,6 +102,17 @@ class StepTransaction:
         """Tell the hook."""
         self.hook(boundary, self.label)
 
+    def confirm(self) -> None:
+        """Read the lease: needed before what no epoch fences, since others may count time differently than ``check``.
+
+        Raises:
+            LeaseLostError: It is somebody else's.
+        """
+        state = self.lease.read()
+        if state is None or state.epoch != self.epoch or state.holder != self.lease.holder:
+            now = "the lease file is gone" if state is None else f"the lease is at epoch {state.epoch}"
+            raise LeaseLostError(self.lease.path, self.epoch, now)
+
     def recover(self, status: StatusRecord | None, at: str) -> Recovery:
         """Clean up after earlier owners; only the owner of the lease may call this.
 
@@ -104,7 +122,11 @@ class StepTransaction:
         Args:
             status: The status file.
             at: Time for the closed attempts, ISO-8601.
+        Raises:
+            LeaseLostError: Somebody else owns the lease.
+            FileNotFoundError: The same, met at a folder that the new owner took away.
         """
+        self.confirm()
         if self.layout.remote:
             self.check()
             make_private(self.layout.work)
@@ -116,8 +138,20 @@ class StepTransaction:
             self.settle(finished, at)
         keep = finished.attempt if finished is not None else ""
         note = f"its driver was gone when epoch {self.epoch} took over"
-        abandoned = close_orphans(self.layout, at=at, note=note, except_attempt=keep)
+        abandoned = close_orphans(self.layout, at=at, note=note, except_attempt=keep, may_close=self._is_past)
         return Recovery(finished, tuple(abandoned))
+
+    def _is_past(self, epoch: int) -> bool:
+        """Whether what carries this epoch is an earlier owner's, so that it may be ended.
+
+        A later epoch means a later owner, or a lease file that was deleted and counts from the start again.
+
+        Raises:
+            LeaseLostError: There is a later owner.
+        """
+        if epoch >= self.epoch:
+            self.confirm()
+        return True
 
     def _finish_commit(self, status: StatusRecord | None, at: str) -> ArtifactRecord | None:
         if status is None or status.status not in (Status.RUNNING, Status.SUCCESS):
@@ -128,10 +162,12 @@ class StepTransaction:
             unsettled = record is not None and record.attempt and not is_closed(self.layout, record.attempt)
             return record if unsettled else None
         if record is None or record.attempt != status.attempt:
-            record = self._complete_staging(status)
-            if record is None:
+            complete = self._complete_staging(status)
+            if complete is None:
                 return None
-            self._move_into_place(self.layout.staging(status.epoch))
+            folder, record = complete
+            self._move_into_place(self._claim(folder))
+            self.passed(Boundary.OUTPUT_RENAMED)
         self.mark_success(record, at)
         self.passed(Boundary.STATUS_SUCCESS)
         return record
@@ -154,27 +190,37 @@ class StepTransaction:
 
     def _sweep(self) -> None:
         """Remove what earlier owners left: staging folders, trash, half-written files."""
-        for path in self.layout.staging_epochs().values():
-            take_away(path, self.layout.work)
+        for epoch, path in self.layout.staging_epochs().items():
+            if self._is_past(epoch):
+                take_away(path, self.layout.work)
         empty_trash(self.layout.work)
         remove_temporaries(self.layout.work)
 
-    def _complete_staging(self, status: StatusRecord) -> ArtifactRecord | None:
-        """The record of a staging folder to which only the rename is missing.
+    def _complete_staging(self, status: StatusRecord) -> tuple[str, ArtifactRecord] | None:
+        """The staging folder to which only the rename is missing, and its record.
 
-        After an exchange a staging folder holds the *old* output; its record carries another epoch and does not count.
+        It has the name of the epoch that made it, or of one that died when it had claimed it. After an exchange a
+        staging folder holds the *old* output; its record names another attempt and does not count.
         """
-        staging = self.layout.staging(status.epoch)
-        record = read_record(staging)
-        if record is None or record.attempt != status.attempt or record.epoch != status.epoch:
-            return None
-        entries = read_manifest(os.path.join(staging, MANIFEST_FILE))
-        if entries is None or compare_manifest(staging, entries, deep=False):
-            return None
-        return record
+        for staging in self.layout.staging_epochs().values():
+            record = read_record(staging)
+            if record is None or record.attempt != status.attempt or record.epoch != status.epoch:
+                continue
+            entries = read_manifest(os.path.join(staging, MANIFEST_FILE))
+            if entries is not None and not compare_manifest(staging, entries, deep=False):
+                return staging, record
+        return None
+
+    def _claim(self, staging: str) -> str:
+        """Give a dead driver's staging folder this owner's name: whoever still means to rename the old name cannot."""
+        if staging != self.staging:
+            take_away(self.staging, self.layout.work)
+            os.rename(staging, self.staging)
+        return self.staging
 
     def open(self, attempt: AttemptRecord) -> None:
         """Put on record that an attempt begins."""
+        self.check()
         open_attempt(self.layout, attempt)
         self.passed(Boundary.ATTEMPT_OPENED)
 
@@ -184,8 +230,9 @@ class StepTransaction:
         status = StatusRecord(
             status=Status.RUNNING, epoch=self.epoch, attempt=attempt.attempt, at=at, fingerprint=attempt.fingerprint
         )
-        write_status(self.layout, status)
+        self._say(status)
         self.passed(Boundary.STATUS_RUNNING)
+        self.confirm()
         take_away(self.staging, self.layout.work)
         os.makedirs(self.staging)
         os.makedirs(self.layout.scratch(attempt.fingerprint), exist_ok=True)
@@ -201,15 +248,18 @@ class StepTransaction:
             make_record: Makes the record from entries and digest.
         Raises:
             UnsupportedFileError: The body left something that cannot be committed.
+            LeaseLostError: The lease is gone; what a body wrote into a folder of that name since then is nobody's.
         """
+        self.confirm()
         entries = build_manifest(self.staging, volatile=volatile, sync=True)
         return self.seal_copy(entries, make_record(entries, content_digest(entries)))
 
     def seal_copy(self, entries: Sequence[ManifestEntry], record: ArtifactRecord) -> SealedOutput:
         """Write manifest and record into a staging folder whose files are durable and fit the manifest."""
-        create_text(os.path.join(self.staging, MANIFEST_FILE), manifest_text(entries))
+        # The folder is not made again here: a new owner may have taken it away.
+        create_text(os.path.join(self.staging, MANIFEST_FILE), manifest_text(entries), make_folder=False)
         self.passed(Boundary.MANIFEST_WRITTEN)
-        create_text(os.path.join(self.staging, RECORD_FILE), json_text(record.to_json()))
+        create_text(os.path.join(self.staging, RECORD_FILE), json_text(record.to_json()), make_folder=False)
         self.passed(Boundary.RECORD_WRITTEN)
         return SealedOutput(record, tuple(entries))
 
@@ -221,6 +271,7 @@ class StepTransaction:
             FileNotFoundError: A newer owner took the staging folder away, which is the same.
         """
         self.check()
+        self.confirm()
         self._move_into_place(self.staging)
         self.passed(Boundary.OUTPUT_RENAMED)
         self.mark_success(sealed.record, at)
@@ -255,19 +306,39 @@ class StepTransaction:
             fingerprint=record.fingerprint,
             content_digest=record.content_digest,
         )
-        write_status(self.layout, status)
+        self._say(status)
+
+    def _say(self, status: StatusRecord) -> None:
+        write_status(self.layout, status, confirm=self.confirm)
 
     def finish(self, attempt: AttemptRecord) -> None:
-        """Remove the scratch folder and close a successful attempt; the closing tells that nothing is left to do."""
+        """Remove the scratch folder and close a successful attempt; the closing tells that nothing is left to do.
+
+        Raises:
+            LeaseLostError: A new owner has begun. The output is committed; that owner closes the attempt.
+        """
         self.clean_up()
         self.passed(Boundary.SCRATCH_REMOVED)
         close_attempt(self.layout, attempt)
         self.passed(Boundary.ATTEMPT_CLOSED)
 
     def clean_up(self) -> None:
-        """Remove what only a running attempt needs: the scratch folder and the trash."""
+        """Remove what only a running attempt needs: the scratch folder and the trash.
+
+        Raises:
+            LeaseLostError: Somebody else owns the lease, and may be using that scratch folder.
+        """
+        self.confirm()
         take_away(os.path.join(self.layout.work, "scratch"), self.layout.work)
         empty_trash(self.layout.work)
+
+    def abandon(self) -> None:
+        """Remove what the body of a driver that lost its lease wrote after its folder had been taken away.
+
+        A complete folder stays: the new owner may be about to finish that commit.
+        """
+        if read_record(self.staging) is None:
+            take_away(self.staging, self.layout.work)
 
     def salvage(self, attempt: str, patterns: Sequence[str]) -> tuple[list[dict[str, Any]], str | None]:
         """Keep the evidence of a failed attempt and remove the rest of its staging folder.
@@ -306,8 +377,13 @@ class StepTransaction:
             message=f"{error.get('type', '')}: {first_line}",
             interrupted=interrupted,
         )
-        write_status(self.layout, status)
+        self._say(status)
         self.passed(Boundary.STATUS_FAILED)
+
+
+def is_settled(layout: StepLayout, status: StatusRecord | None) -> bool:
+    """Whether nothing is left to do after the commit that a status tells of: its attempt is closed, or it has none."""
+    return status is None or not status.attempt or is_closed(layout, status.attempt)
 
 
 def close_success(layout: StepLayout, record: ArtifactRecord, at: str) -> AttemptRecord | None:

@@ -13,12 +13,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from rigging.provenance import launch_provenance
-
 from marin.errors import RecordNotFoundError, UsageError
 from marin.execution._files import check_store
-from marin.execution.attempts import new_id, utc_text
-from marin.execution.events import LedgerEvent, write_event
+from marin.execution.events import LedgerEvent, new_event, write_event
 from marin.ledger.ledger import Ledger, split_reference
 
 
@@ -251,16 +248,6 @@ def _verdict(event: LedgerEvent) -> Verdict:
 
 def _write(ledger: Ledger, kind: str, experiment: str, data: dict[str, Any]) -> LedgerEvent:
     check_store(ledger.prefix)
-    now = time.time()
-    launched = launch_provenance()
-    event = LedgerEvent(
-        id=f"{new_id(now)}-{kind}",
-        at=utc_text(now),
-        kind=kind,
-        step=experiment,
-        actor=launched.built_by,
-        commit=launched.base_commit,
-        data=data,
-    )
+    event = new_event(kind, time.time(), step=experiment, data=data)
     write_event(ledger.prefix, event)
     return event

@@ -23,6 +23,7 @@ from marin.execution.records import ArtifactRecord, AttemptRecord, read_record
 from marin.execution.step_status import Status, StatusRecord, read_status
 from marin.execution.versions import DERIVED_DIGITS
 from marin.ledger.compaction import compacted_events
+from marin.ledger.derived_events import missing_ends
 from marin.ledger.explanation import Explanation, explain_step
 from marin.ledger.failure_groups import FailureGroup, group_failures
 from marin.ledger.scan import address_of, compacted_paths, event_paths, step_paths
@@ -170,10 +171,12 @@ class Ledger:
         return Lease(entry.layout.lease).read() if exists(entry.layout.lease) else None
 
     def events(self) -> list[LedgerEvent]:
-        """Every event, in order of time."""
+        """Every event, in order of time; also the end of a closed attempt whose driver died before it could tell."""
         found = {event.id: event for path in event_paths(self.prefix) if (event := read_event(path)) is not None}
         # Compacted ones last: what a compaction took away between the two looks is there by now.
         found.update((event.id, event) for event in self._compacted())
+        attempts = [attempt for entry in self.steps() for attempt in read_attempts(entry.layout)]
+        found.update((event.id, event) for event in list(missing_ends(attempts, found)))
         return sorted(found.values(), key=lambda event: (event.at, event.id))
 
     def _compacted(self) -> list[LedgerEvent]:

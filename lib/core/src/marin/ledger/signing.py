@@ -2,11 +2,9 @@
 
 from collections.abc import Sequence
 
-from rigging.provenance import launch_provenance
 from rigging.timing import Clock, SystemClock
 
-from marin.execution.attempts import new_id, utc_text
-from marin.execution.events import LedgerEvent, write_event
+from marin.execution.events import new_event, write_event
 from marin.execution.layout import StepLayout
 from marin.execution.records import read_record
 from marin.ledger.ledger import Ledger
@@ -54,17 +52,6 @@ def sign_step(
 
 def _tell(ledger: Ledger, finding: Finding, signer: AbstractSigner, digest: str | None, clock: Clock) -> None:
     name, _, version = finding.step.rpartition("@")
-    now = clock.time()
-    launched = launch_provenance()
-    event = LedgerEvent(
-        id=f"{new_id(now)}-verified",
-        at=utc_text(now),
-        kind="verified",
-        step=name,
-        version=version,
-        digest=digest,
-        actor=launched.built_by,
-        commit=launched.base_commit,
-        data={"deep": True, "signed_by": signer.keyid},
-    )
+    data = {"deep": True, "signed_by": signer.keyid}
+    event = new_event("verified", clock.time(), step=name, version=version, digest=digest, data=data)
     write_event(ledger.prefix, event)

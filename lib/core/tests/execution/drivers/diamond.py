@@ -1,6 +1,9 @@
 """A driver process for crash tests: a diamond of four steps, run once, told by its environment where to die.
 
-KILL_AT=<boundary>:<step name>[:torn]  SIGKILL this process right after that boundary of that step
+KILL_AT=<boundary>:<step name>         SIGKILL this process right after that boundary of that step
+WANT                                   "top" runs that step alone
+FORCE                                  name of a step to rebuild
+BODY_FAILS                             every body raises
 BODY_SECONDS                           how long each body takes
 LEASE_TIMEOUT, HEARTBEAT               lease times
 FREEZE_HEARTBEATS                      the heartbeat threads never wake up
@@ -37,6 +40,8 @@ def body(config):
         total += number
         while time.monotonic() < deadline - (4 - number) * 0.01:
             time.sleep(0.005)
+    if os.environ.get("BODY_FAILS"):
+        raise RuntimeError("told to fail")
     for source in config["inputs"]:
         total += Piece.load(source).total
         with (
@@ -68,6 +73,8 @@ def step(name, seed, *deps):
 
 def diamond():
     top = step("top", 1)
+    if os.environ.get("WANT") == "top":
+        return top
     left, right = step("left", 2, top), step("right", 3, top)
     return step("deep/bottom", 4, left, right)
 
@@ -103,7 +110,8 @@ def main(prefix):
         poll_s=0.05,
         hook=killer,
     )
-    summary = run(diamond(), prefix=prefix, settings=settings, max_concurrent=2)
+    force = os.environ["FORCE"].split() if os.environ.get("FORCE") else ()
+    summary = run(diamond(), prefix=prefix, settings=settings, max_concurrent=2, force=force)
     print(json.dumps({step.name: [step.outcome.value, step.category, step.content_digest] for step in summary.steps}))
     return 0 if summary.ok else 1
 
