@@ -294,3 +294,70 @@ def test_remote_urls_work_through_fsspec(ctx: ZephyrContext) -> None:
     back = ctx.execute(Dataset.from_files("memory://out/*.parquet").load_parquet())
     assert back.results == [{"a": 1}, {"a": 2}]
     assert fs.ls("/out", detail=False) == ["/out/0.parquet", "/out/1.parquet"]
+
+
+FORMATS = ["jsonl", "jsonl.gz", "parquet", "txt", "csv"]
+
+
+@pytest.fixture
+def two_files(ctx: ZephyrContext, tmp_path: Path, request: pytest.FixtureRequest) -> tuple[Path, str]:
+    """Two files of three records with a column `text`, and their format."""
+    suffix = request.param
+    for name in ("a", "b"):
+        path = tmp_path / f"{name}.{suffix}"
+        rows = [{"text": f"{name}{n}", "n": n} for n in range(3)]
+        if suffix == "txt":
+            path.write_text("".join(row["text"] + "\n" for row in rows))
+        elif suffix == "csv":
+            path.write_text("text,n\n" + "".join(f"{row['text']},{row['n']}\n" for row in rows))
+        else:
+            ds = Dataset.from_list(rows, shards=1)
+            ctx.execute(ds.write_parquet(str(path)) if suffix == "parquet" else ds.write_jsonl(str(path)))
+    return tmp_path, suffix
+
+
+@pytest.mark.parametrize("two_files", FORMATS, indirect=True)
+def test_records_say_which_file_they_are_from(ctx: ZephyrContext, two_files: tuple[Path, str]) -> None:
+    folder, suffix = two_files
+    paths = [str(folder / f"{name}.{suffix}") for name in ("a", "b")]
+    expected = [(f"{name}{n}", path) for name, path in zip("ab", paths, strict=True) for n in range(3)]
+    files = Dataset.from_files(str(folder / f"*.{suffix}"))
+    ds = files.load_file(include_file_paths=True)
+    # Columns and rows, with and without what is pushed into the reader.
+    for variant in (
+        ds.select("text", "__file_path"),
+        ds.map(lambda row: {"text": row["text"], "__file_path": row["__file_path"]}),
+        ds.select("__file_path", "text").select("text", "__file_path"),
+        files.load_file(columns=["text", "f"], include_file_paths=True, file_path_column="f").map(
+            lambda row: {"text": row["text"], "__file_path": row["f"]}
+        ),
+    ):
+        found = ctx.execute(variant).results
+        assert [(row["text"], row["__file_path"]) for row in found] == expected
+        assert all(list(row) == ["text", "__file_path"] for row in found)
+    some = ds.filter(col("text") != "a1").filter(col("__file_path") == paths[0])
+    assert [row["text"] for row in ctx.execute(some).results] == ["a0", "a2"]
+    assert ctx.execute(ds.select("text")).results == [{"text": text} for text, _ in expected]
+    only = ctx.execute(ds.select("__file_path")).results
+    assert only == [{"__file_path": path} for _, path in expected]
+    assert "__file_path" in ctx.explain(ds)
+
+
+def test_a_path_column_that_is_there_already_or_left_out_is_refused(ctx: ZephyrContext, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "x", "n": 1}\n')
+    ds = Dataset.from_files(str(tmp_path / "a.jsonl"))
+    with pytest.raises(DatasetError, match=r"a\.jsonl.*file_path_column='n'"):
+        ctx.execute(ds.load_jsonl(include_file_paths=True, file_path_column="n"))
+    with pytest.raises(DatasetError, match=r"a\.jsonl.*file_path_column='n'"):
+        ctx.execute(ds.load_jsonl(include_file_paths=True, file_path_column="n").map(lambda row: row))
+    with pytest.raises(DatasetError, match="columns"):
+        ds.load_jsonl(columns=["text"], include_file_paths=True)
+
+
+def test_parts_of_a_file_say_its_path(ctx: ZephyrContext, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"".join(b'{"n": %d}\n' % n for n in range(1000)))
+    ds = Dataset.from_files(str(path), shard_bytes=2000).load_jsonl(include_file_paths=True)
+    found = ctx.execute(ds).results
+    assert [row["n"] for row in found] == list(range(1000))
+    assert {row["__file_path"] for row in found} == {str(path)}

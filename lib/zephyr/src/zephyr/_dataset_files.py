@@ -4,6 +4,7 @@ Shapes read "input shards -> output shards", as in `zephyr.dataset`.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from zephyr._adapters.entry_points import named_sink
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from zephyr.connectors import Sink
 
 
+FILE_PATH_COLUMN = "__file_path"
+"""Name of the column that says which file a record is from, unless another is given."""
+
+
 class FileOperations:
     """The methods of `Dataset` that read and write files."""
 
@@ -24,26 +29,47 @@ class FileOperations:
 
     # Readers: items are paths before and contents after
 
-    def load_jsonl(self, *, columns: Sequence[str] | None = None, on_bad_line: BadLinePolicy = "fail") -> Self:
+    # Each reader can say which file a record is from: with `include_file_paths` the records have one more column, named
+    # `file_path_column`, behind the others; a projection by `columns` must then name it.
+
+    def load_jsonl(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        on_bad_line: BadLinePolicy = "fail",
+        include_file_paths: bool = False,
+        file_path_column: str = FILE_PATH_COLUMN,
+    ) -> Self:
         """Records of JSON lines files: path -> records. `.gz` and `.zst` are decompressed by suffix.
 
         Args:
             columns: Read only these.
             on_bad_line: "fail" raises `BadRecordError`; "skip" counts `zephyr/bad_records` and goes on.
+            include_file_paths: Add the path of the file to each record.
+            file_path_column: Name of that column.
+        Raises:
+            DatasetError: `columns` leaves the path out; at run time, records have a column of that name.
         """
-        return self._then(Load("jsonl", _columns(columns), on_bad_line=_policy(on_bad_line)))
+        load = Load("jsonl", _columns(columns), on_bad_line=_policy(on_bad_line))
+        return self._then(_with_path(load, include_file_paths, file_path_column))
 
-    def load_parquet(self, columns: Sequence[str] | None = None) -> Self:
+    def load_parquet(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        include_file_paths: bool = False,
+        file_path_column: str = FILE_PATH_COLUMN,
+    ) -> Self:
         """Records of Parquet files: path -> records, row group by row group; `columns` limits what is read."""
-        return self._then(Load("parquet", _columns(columns)))
+        return self._then(_with_path(Load("parquet", _columns(columns)), include_file_paths, file_path_column))
 
-    def load_text(self) -> Self:
+    def load_text(self, *, include_file_paths: bool = False, file_path_column: str = FILE_PATH_COLUMN) -> Self:
         """Lines of text files: path -> records `{"text": line}` without line ends; empty lines are kept."""
-        return self._then(Load("text"))
+        return self._then(_with_path(Load("text"), include_file_paths, file_path_column))
 
-    def load_txt(self) -> Self:
+    def load_txt(self, *, include_file_paths: bool = False, file_path_column: str = FILE_PATH_COLUMN) -> Self:
         """The same as `load_text`."""
-        return self.load_text()
+        return self.load_text(include_file_paths=include_file_paths, file_path_column=file_path_column)
 
     def load_csv(
         self,
@@ -52,6 +78,8 @@ class FileOperations:
         delimiter: str = ",",
         types: "Mapping[str, pa.DataType] | None" = None,
         on_bad_line: BadLinePolicy = "fail",
+        include_file_paths: bool = False,
+        file_path_column: str = FILE_PATH_COLUMN,
     ) -> Self:
         """Records of CSV files with a header line: path -> records; an empty field is null.
 
@@ -66,9 +94,17 @@ class FileOperations:
         if len(delimiter) != 1:
             raise DatasetError(f"cannot read CSV: delimiter={delimiter!r}; expected one character. Pass one.")
         options = (("delimiter", delimiter), ("types", tuple((types or {}).items())))
-        return self._then(Load("csv", _columns(columns), on_bad_line=_policy(on_bad_line), options=options))
+        load = Load("csv", _columns(columns), on_bad_line=_policy(on_bad_line), options=options)
+        return self._then(_with_path(load, include_file_paths, file_path_column))
 
-    def load_webdataset(self, *, columns: Sequence[str] | None = None, decode: bool = True) -> Self:
+    def load_webdataset(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        decode: bool = True,
+        include_file_paths: bool = False,
+        file_path_column: str = FILE_PATH_COLUMN,
+    ) -> Self:
         """Records of tar files, one for consecutive members with one name up to the first dot: path -> records.
 
         A record is `{"__key__": "folder/0001", "jpg": b"...", "txt": "...", ...}`, by extension.
@@ -78,15 +114,30 @@ class FileOperations:
             decode: Make text of txt, values of json and numbers of cls; everything else, and all else without it,
                 stays bytes.
         """
-        return self._then(Load("webdataset", _columns(columns), options=(("decode", decode),)))
+        load = Load("webdataset", _columns(columns), options=(("decode", decode),))
+        return self._then(_with_path(load, include_file_paths, file_path_column))
 
-    def load_vortex(self, columns: Sequence[str] | None = None) -> Self:
+    def load_vortex(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        include_file_paths: bool = False,
+        file_path_column: str = FILE_PATH_COLUMN,
+    ) -> Self:
         """Records of Vortex files (extra `vortex`): path -> records; `columns` limits what is read."""
-        return self._then(Load("vortex", _columns(columns)))
+        return self._then(_with_path(Load("vortex", _columns(columns)), include_file_paths, file_path_column))
 
-    def load_file(self, *, columns: Sequence[str] | None = None, on_bad_line: BadLinePolicy = "fail") -> Self:
+    def load_file(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        on_bad_line: BadLinePolicy = "fail",
+        include_file_paths: bool = False,
+        file_path_column: str = FILE_PATH_COLUMN,
+    ) -> Self:
         """Records of files of any known format, by suffix: path -> records."""
-        return self._then(Load("auto", _columns(columns), on_bad_line=on_bad_line))
+        load = Load("auto", _columns(columns), on_bad_line=_policy(on_bad_line))
+        return self._then(_with_path(load, include_file_paths, file_path_column))
 
     # Sinks: the item of each shard afterwards is the path
 
@@ -155,3 +206,15 @@ def _policy(on_bad_line: BadLinePolicy) -> BadLinePolicy:
     if on_bad_line not in ("fail", "skip"):
         raise DatasetError(f"cannot read lines: on_bad_line={on_bad_line!r}; expected 'fail' or 'skip'. Pick one.")
     return on_bad_line
+
+
+def _with_path(load: Load, included: bool, column: str) -> Load:
+    if not included:
+        return load
+    if not column or (load.columns is not None and column not in load.columns):
+        raise DatasetError(
+            f"cannot include file paths: file_path_column={column!r}, columns={load.columns}; expected a name, which "
+            "columns names too if they are given. Add it to columns."
+        )
+    columns = None if load.columns is None else tuple(name for name in load.columns if name != column)
+    return replace(load, columns=columns, path_column=column)

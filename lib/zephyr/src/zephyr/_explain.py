@@ -120,6 +120,7 @@ def _describe(op: PhysicalOp) -> str:
     match op:
         case Load():
             columns = "all" if op.columns is None else ", ".join(op.columns) or "none"
+            columns += "" if op.path_column is None else f" and {op.path_column} (the path)"
             pushed = "" if op.predicate is None else f", filter {op.predicate!r} pushed down"
             return f"{op_name(op)}: columns {columns}{pushed}, as {'rows' if op.as_rows else 'Arrow batches'}"
         case Filter(predicate) if isinstance(predicate, Expr):

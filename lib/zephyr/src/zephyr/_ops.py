@@ -71,7 +71,10 @@ type PipelineSource = ListSource | FileSource | CustomSource | UnionSource
 
 @dataclass(frozen=True)
 class Load:
-    """Read the files whose paths are the items; `predicate` and `columns` are what pushdown moved into the reader."""
+    """Read the files whose paths are the items; `predicate` and `columns` are what pushdown moved into the reader.
+
+    `path_column` is the column, behind all others, that says which file a record is from; no predicate looks at it.
+    """
 
     format: Literal["auto", "jsonl", "parquet", "text", "csv", "webdataset", "vortex"]
     columns: tuple[str, ...] | None = None
@@ -79,6 +82,7 @@ class Load:
     on_bad_line: BadLinePolicy = "fail"
     as_rows: bool = False
     options: tuple[tuple[str, Any], ...] = ()
+    path_column: str | None = None
 
 
 @dataclass(frozen=True)

@@ -327,12 +327,18 @@ def optimize(ops: tuple[PhysicalOp, ...]) -> tuple[PhysicalOp, ...]:
 
 def _absorb(load: Load, op: PhysicalOp) -> Load | None:
     if isinstance(op, Filter) and isinstance(op.predicate, Expr):
+        if load.path_column in op.predicate.columns():
+            return None
         if load.columns is not None and not op.predicate.columns() <= set(load.columns):
             return None
         return replace(load, predicate=op.predicate if load.predicate is None else load.predicate & op.predicate)
     if isinstance(op, Select):
-        kept = op.columns if load.columns is None else tuple(c for c in op.columns if c in load.columns)
-        return replace(load, columns=kept)
+        wanted, path = op.columns, load.path_column
+        if path in wanted[:-1]:
+            return None  # the reader puts the path last
+        path, wanted = (path, wanted[:-1]) if path in wanted else (None, wanted)
+        kept = wanted if load.columns is None else tuple(c for c in wanted if c in load.columns)
+        return replace(load, columns=kept, path_column=path)
     return None
 
 

@@ -78,6 +78,26 @@ def read_file(
     path = item.path if isinstance(item, FileSpan) else item
     if not isinstance(path, str):
         raise DatasetError(f"cannot read a file: item={path!r}; expected a path as str. Map the items to paths first.")
+    blocks = _read(path, span, load, limit_bytes, trace)
+    yield from blocks if load.path_column is None else _with_path(blocks, path, load.path_column)
+
+
+def _with_path(blocks: Iterator[Block], path: str, column: str) -> Iterator[Block]:
+    """Say in each record which file it is from."""
+    for block in blocks:
+        names = block.schema.names if isinstance(block, pa.RecordBatch) else {name for row in block for name in row}
+        if column in names:
+            raise DatasetError(
+                f"cannot add the path of {path}: file_path_column={column!r}, and its records have that column; "
+                "expected a new name. Pass another file_path_column."
+            )
+        if isinstance(block, pa.RecordBatch):
+            yield block.append_column(column, pa.array([path] * block.num_rows, pa.string()))
+        else:
+            yield [{**row, column: path} for row in block]
+
+
+def _read(path: str, span: FileSpan | None, load: Load, limit_bytes: int, trace: Trace) -> Iterator[Block]:
     match format_of(path) if load.format == "auto" else load.format:
         case "jsonl":
             yield from _lines(path, span, load, trace, limit_bytes, jsonl=True)
