@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from levanter.errors import AttentionBackendError, MaskError, ModelShapeError
 from levanter.layers.attention import AttentionBackend, AttentionSettings, dot_product_attention
+from levanter.layers.attention_kernels import is_plain_causal
 from levanter.layers.attention_mask import AttentionMask
 from levanter.layers.rotary import (
     DefaultRotaryConfig,
@@ -105,6 +106,20 @@ def test_unions_and_double_segments_are_refused():
         _ = MASKS["segments"] & MASKS["segments"]
     with pytest.raises(MaskError):
         AttentionMask(sliding_window=0)
+
+
+def test_a_causal_mask_handed_to_a_compiled_program_is_still_known_to_be_causal():
+    traced = []
+
+    @jax.jit
+    def look(mask):
+        traced.append(is_plain_causal(mask))
+        return mask.materialize(P, P)
+
+    assert np.array_equal(look(AttentionMask.causal()), whole(MASKS["causal"])[:1])
+    assert np.array_equal(look(AttentionMask.causal(offset=2)), whole(MASKS["offset"])[:1])
+    assert np.array_equal(look(AttentionMask.causal(offset=jnp.int32(2))), whole(MASKS["offset"])[:1])
+    assert traced == [True, False, False]
 
 
 LONG = 128

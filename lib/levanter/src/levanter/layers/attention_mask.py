@@ -28,12 +28,30 @@ POSITION = "position"
 KEY_POSITION = "key_position"
 
 
+@jax.tree_util.register_static
+class FixedOffset(int):
+    """An int that is part of a pytree's structure, so that it stays an int in a compiled program.
+
+    A plain int in an argument of ``jax.jit`` is traced. The mask would then be computed from a run-time value, kernels
+    that need to know it is causal could not, and rows of the softmax could not be known to be non-empty.
+
+    Example:
+        >>> jax.tree.leaves(FixedOffset(0)), FixedOffset(3) + 1
+        ([], 4)
+    """
+
+
+def _fixed(offset: Any) -> Any:
+    return FixedOffset(offset) if type(offset) is int else offset
+
+
 class AttentionMask(eqx.Module):
     """A conjunction of attention rules.
 
     Attributes:
         is_causal: Keys after the query are hidden.
-        causal_offset: Added to the query position in the causal rule; an int, or an int32 scalar array when traced.
+        causal_offset: Added to the query position in the causal rule; an int, which is part of the compiled program, or
+            an int32 scalar array.
         explicit_mask: Boolean NamedArray over a subset of ``{batch, heads, position, key_position}``.
         segment_ids: Integer NamedArrays for queries (axis ``position``) and keys (axis ``position`` or
             ``key_position``); only equal ids attend.
@@ -50,7 +68,7 @@ class AttentionMask(eqx.Module):
     """
 
     is_causal: bool = eqx.field(static=True, default=False)
-    causal_offset: Any = 0
+    causal_offset: Any = eqx.field(converter=_fixed, default=0)
     explicit_mask: NamedArray | None = None
     segment_ids: tuple[NamedArray, NamedArray] | None = None
     sliding_window: int | None = eqx.field(static=True, default=None)
