@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import itertools
 import pathlib
 
 import equinox as eqx
@@ -285,11 +286,14 @@ def test_newton_schulz_flattens_the_spectrum_and_its_two_forms_agree():
         np.testing.assert_allclose(direct, gram, atol=2e-5)
         values = np.linalg.svd(np.asarray(direct), compute_uv=False)
         assert values.min() > 0.6 and values.max() < 1.3, table
-    poor = x[0].at[4:].multiply(1e-5)
-    for steps in (5, 10):
-        direct, gram = (newton_schulz(poor, steps=steps, coefficients="simple", form=f) for f in ("direct", "gram"))
-        assert np.linalg.svd(np.asarray(gram), compute_uv=False).max() < 1.3
-        np.testing.assert_allclose(direct, gram, atol=0.05)
+    # The Gram matrix knows small singular values less well: what that may cost at any condition is bounded.
+    left, right = (np.linalg.qr(rng.normal(size=(n, 16)))[0] for n in (16, 48))
+    for condition, steps in itertools.product((1e2, 1e5, 1e8), (5, 10)):
+        poor = (left * np.geomspace(1, 1 / condition, 16)) @ right.T
+        wide = oracles.orthogonal(poor, steps, "simple")
+        for form in ("direct", "gram"):
+            ours = newton_schulz(jnp.asarray(poor, jnp.float32), steps=steps, coefficients="simple", form=form)
+            assert np.linalg.norm(np.asarray(ours) - wide, 2) < 1e-2, (condition, steps, form)
     # bfloat16 keeps 8 bits: each of the three products of a step may round by 2^-8 of what it gives.
     half = newton_schulz(x.astype(jnp.bfloat16), steps=5, coefficients="simple")
     wide = np.stack([oracles.orthogonal(np.asarray(m, np.float64), 5, "simple") for m in x])

@@ -158,7 +158,6 @@ def _gram_segment(x_SMN: jax.Array, schedule: Coefficients) -> jax.Array:
         total = step if index == 0 else step @ total
         if index + 1 < len(schedule):
             gram = step @ gram @ step
-            gram = (gram + jnp.swapaxes(gram, -1, -2)) / 2
     return total @ x_SMN
 
 
