@@ -5,6 +5,8 @@ import math
 import threading
 from datetime import timedelta
 
+import equinox as eqx
+import haliax as hax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,12 +19,14 @@ from levanter.callbacks.core import Hook
 from levanter.callbacks.watch import WatchConfig
 from levanter.callbacks.watchdog import ProgressWatchdog, ProgressWatchdogConfig
 from levanter.checkpoint import CheckpointerConfig, discover_latest_checkpoint
+from levanter.data.dataset import ListAsyncDataset
 from levanter.divergence import DivergenceConfig, DivergenceState, judge
 from levanter.errors import CancelledError, ConfigError, DivergedError
 from levanter.grad_accum import accumulate_gradients
 from levanter.metrics import Metric, Reduction, fold_metric, infer_reduction
 from levanter.models.loss import next_token_loss
 from levanter.optim.config import AdamConfig
+from levanter.optim.model_averaging import EmaConfig
 from levanter.precision import Policy, cast_floating
 from levanter.throughput import WorkPerExample
 from levanter.tracker.tracker_fns import jit_log
@@ -238,3 +242,44 @@ def test_config_values_that_cannot_be_are_refused(tmp_path):
     assert trainer_config(tmp_path, checkpointer=CheckpointerConfig(keep=[KeepEvery(2)])).checkpoint_roots() == [
         "checkpoints/run"
     ]
+
+
+class Line(eqx.Module):
+    """The smallest model: its weights begin weakly typed, as everything made by ``jnp.ones`` does."""
+
+    weight: hax.NamedArray
+
+
+def test_the_step_is_traced_once_and_ahead_of_the_run(tmp_path):
+    traced = []
+    axis = Axis("feature", 4)
+
+    def squares(model, batch, *, key=None):
+        traced.append(threading.current_thread().name)
+        return hax.mean(hax.square(model.weight * batch)).array
+
+    examples = ListAsyncDataset([hax.named(np.full(4, i, np.float32), axis) for i in range(8)]).repeat()
+    config = trainer_config(tmp_path, num_train_steps=4, model_averaging=EmaConfig(beta=0.5))
+    with Trainer(config, AdamConfig().build(4), squares, progress=False) as trainer:
+        loader = trainer.data_loader(examples)
+        key = jax.random.PRNGKey(0)
+        state = trainer.initial_state(key, model_init=lambda: Line(hax.ones(axis)), loader=loader)
+        assert not any(leaf.weak_type for leaf in jax.tree.leaves(state))
+        assert trainer.train(state, loader).state.step == 4
+    assert traced == ["levanter-compile"]
+
+
+def test_an_error_of_the_loss_function_is_raised_by_the_run(tmp_path):
+    axis = Axis("feature", 4)
+
+    def broken(model, batch, *, key=None):
+        raise ValueError("no such loss")
+
+    examples = ListAsyncDataset([hax.named(np.zeros(4, np.float32), axis)]).repeat()
+    with Trainer(trainer_config(tmp_path), AdamConfig().build(4), broken, progress=False) as trainer:
+        loader = trainer.data_loader(examples)
+        state = trainer.initial_state(
+            jax.random.PRNGKey(0), model_init=lambda: Line(hax.ones(axis)), loader=loader
+        )
+        with pytest.raises(ValueError, match="no such loss"):
+            trainer.train(state, loader)

@@ -1,8 +1,8 @@
 """The training loop.
 
     with Trainer(config, optimizer, loss_fn) as trainer:
-        state = trainer.initial_state(training_key, model_init=make_model)
         loader = trainer.data_loader(dataset)
+        state = trainer.initial_state(training_key, model_init=make_model, loader=loader)
         result = trainer.train(state, loader)
 
 The loop dispatches a step, then looks at the numbers of the step before it, so that logging never makes the device
@@ -31,6 +31,7 @@ from rigging.progress import Progress
 
 from levanter._checkpoint import processes
 from levanter._checkpoint.policy import Retention
+from levanter._trainer.ahead import CompileAhead
 from levanter._trainer.failures import failure_summary
 from levanter._trainer.program import keep_program
 from levanter._trainer.reporter import Pending, Reporter
@@ -136,6 +137,7 @@ class Trainer:
         self._show_progress = progress
         self._finished = False
         self._exit = contextlib.ExitStack()
+        self._ahead = CompileAhead()
         self._name = processes.next_name(f"trainer/{config.run_id}")
         self._flag = PreemptionFlag()
         self._watchdog = ProgressWatchdog(config.progress_watchdog)
@@ -147,6 +149,7 @@ class Trainer:
         self._flag = self._exit.enter_context(watch_for_preemption())
         self._watchdog.start()
         self._exit.callback(self._watchdog.stop)
+        self._exit.callback(self._ahead.wait)
         if self.config.status_page.enabled and processes.is_first():
             self._serve_status()
         return self
@@ -203,12 +206,15 @@ class Trainer:
             allow_nondivisible_batch_size=self.config.allow_nondivisible_batch_size,
         )
 
-    def initial_state(self, training_key: jax.Array, *, model_init: Callable[[], Any]) -> TrainerState:
+    def initial_state(
+        self, training_key: jax.Array, *, model_init: Callable[[], Any], loader: DataLoader[Any] | None = None
+    ) -> TrainerState:
         """Resume, initialise from another run, or start afresh.
 
         Args:
             training_key: Key of the first step.
             model_init: Makes a fresh model; traced, so it must be pure.
+            loader: What :meth:`train` will be given; its step is compiled while the state is made.
 
         Returns:
             The state to train from, laid out on the mesh.
@@ -232,18 +238,17 @@ class Trainer:
         template = eqx.filter_eval_shape(fresh)
         shardings = tree_shardings(template, self.param_mapping, self.mesh)
         paths = self._resume_paths()
+        sharded = template if self._single else _with_shardings(template, shardings)
+        if loader is not None:
+            step = read_metadata(paths[0]).step if paths else 0
+            self._ahead.start(lambda: self.train_step.lower(sharded, loader.batch_shapes(step)))
         if not paths:
             return jax.jit(
                 fresh, out_shardings=None if self._single else shardings, compiler_options=_init_compiler_options()
             )()
         started = time.perf_counter()
-        wanted: Any = template
-        if not self._single:
-            wanted = jax.tree.map(
-                lambda leaf, s: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=s), template, shardings
-            )
         partial = self.config.allow_partial_checkpoint
-        state, path = load_newest(jax.jit(fresh)() if partial else wanted, paths, allow_partial=partial)
+        state, path = load_newest(jax.jit(fresh)() if partial else sharded, paths, allow_partial=partial)
         self._note_resumed(path)
         self.meter.spend("restore", time.perf_counter() - started)
         return state
@@ -264,7 +269,6 @@ class Trainer:
         total = self.config.num_train_steps
         self.meter.total_examples = self.batch_schedule.global_data_offset_by_step(start)
         self.tracker.resume_at(start)
-        self.tracker.log_summary(self.meter.describe())
         if self.checkpointer is not None:
             self.checkpointer.reserve(state)
         with contextlib.ExitStack() as stack:
@@ -329,6 +333,7 @@ class Trainer:
             loading = time.perf_counter() - fetched
             self._watchdog.step_started()
             if step == start:
+                self._ahead.wait()
                 keep_program(
                     self.train_step,
                     state,
@@ -341,7 +346,9 @@ class Trainer:
             state, outputs = self.train_step(state, batch)
             compiling = 0.0
             if step == start:
-                jax.block_until_ready(outputs[LOSS])
+                jax.block_until_ready((state, outputs))
+                # A CPU's peak is measured, which takes an idle one: this is the first moment when nothing runs.
+                self.tracker.log_summary(self.meter.describe())
                 compiling = time.perf_counter() - fetched - loading
             if pending is not None:
                 self._report(pending, line)
@@ -469,6 +476,10 @@ def _open_trackers(config: TrainerConfig) -> Tracker:
         return NoopTracker()
     trackers = [item.init(config.run_id, config.log_dir) for item in config.trackers()]
     return trackers[0] if len(trackers) == 1 else CompositeTracker(trackers)
+
+
+def _with_shardings(template: Any, shardings: Any) -> Any:
+    return jax.tree.map(lambda leaf, s: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=s), template, shardings)
 
 
 def _progress(total: int, start: int) -> Progress:

@@ -51,7 +51,7 @@ class TrainerState(eqx.Module):
         mp = mp or Policy()
         model = mp.cast_to_params(model)
         params = trainable(model)
-        return TrainerState(
+        state = TrainerState(
             step=jnp.zeros((), jnp.int32),
             model=model,
             opt_state=optimizer.init(params),
@@ -60,6 +60,7 @@ class TrainerState(eqx.Module):
             optimizer=optimizer,
             mp=mp,
         )
+        return jax.tree.map(_with_own_dtype, state)
 
     @property
     def eval_model(self) -> Any:
@@ -94,3 +95,11 @@ class TrainerState(eqx.Module):
 def trainable(model: Any) -> Any:
     """The leaves of a model that are trained (:mod:`levanter.trainable`); everything else becomes None."""
     return partition_trainable(model)[0]
+
+
+def _with_own_dtype(leaf: Any) -> Any:
+    """Array leaves without JAX's weak types, which ``jnp.ones`` and Python scalars have and updated leaves lack.
+
+    A compiled step would fit the first state only, and be compiled once more for the second.
+    """
+    return jax.lax.convert_element_type(leaf, leaf.dtype) if getattr(leaf, "weak_type", False) else leaf

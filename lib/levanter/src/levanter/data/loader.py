@@ -158,6 +158,22 @@ class DataLoader[Ex]:
             raise IndexError(f"no batch at step={step}; expected step < {len(self)}. The dataset ends before it.")
         return next(iter(self._read(plans)))
 
+    def batch_shapes(self, step: int) -> Ex:
+        """The batch of one step with a :class:`jax.ShapeDtypeStruct` for every array; nothing is read."""
+        rows = len(self.schedule.batch_indices_at_step(step))
+        axis = hax.Axis(self.batch_axis_name, -(-rows // self._data_axis_size) * self._data_axis_size)
+        shapes = [
+            jax.ShapeDtypeStruct((axis.size, *leaf.shape), jax.dtypes.canonicalize_dtype(leaf.dtype))
+            for leaf in self._exemplar_leaves
+        ]
+        return batch_from_leaves(self.exemplar, shapes, axis, finish=self._with_sharding)
+
+    def _with_sharding(self, node: Any, shape: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        if self._mesh is None:
+            return shape
+        sharding = NamedSharding(self._mesh, self._partition_spec(node, shape.shape))
+        return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding)
+
     def _steps_per_request(self) -> int:
         largest = max((leaf.nbytes for leaf in self._exemplar_leaves), default=1)
         batch_bytes = max(largest, 1) * max(self.schedule.unique_batch_sizes())

@@ -182,7 +182,8 @@ def train(config: TrainDpoConfig, *, progress: bool = True) -> DpoResult:
         trainer.tracker.log_hyperparameters(levanter_config.encode(config))
         dataset = ListAsyncDataset(train_pairs).shuffle(data_key).repeat(None)
         fresh = lambda: adapted(shape.build(_vocab(start), key=model_key))  # noqa: E731 -- traced by the trainer
-        state = trainer.initial_state(training_key, model_init=fresh)
+        loader = trainer.data_loader(dataset)
+        state = trainer.initial_state(training_key, model_init=fresh, loader=loader)
         if int(state.step) == 0:
             placed = jax.tree.map(
                 lambda new, old: jax.device_put(new.astype(old.dtype), old.sharding), adapted(start), state.model
@@ -190,7 +191,7 @@ def train(config: TrainDpoConfig, *, progress: bool = True) -> DpoResult:
             state = dataclasses.replace(state, model=placed)
         if validation:
             trainer.add_eval_hook(ListAsyncDataset(validation), "dpo")
-        outcome = trainer.train(state, trainer.data_loader(dataset))
+        outcome = trainer.train(state, loader)
         _export(config, outcome.state.model)
         return DpoResult(int(outcome.state.step), outcome.loss, len(train_pairs), outcome.checkpoint_path)
 

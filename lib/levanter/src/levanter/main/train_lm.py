@@ -37,7 +37,7 @@ from levanter.errors import (
 )
 from levanter.models.decoder import DecoderConfig
 from levanter.models.llama import LlamaConfig
-from levanter.models.lm_model import LmConfig, count_parameters
+from levanter.models.lm_model import HfLmConfig, LmConfig, count_parameters
 from levanter.models.loss import next_token_loss
 from levanter.optim.config import AdamConfig, OptimizerConfig
 from levanter.optim.weight_decay import decayed_names
@@ -161,8 +161,9 @@ def train(config: TrainLmConfig, *, progress: bool = True, cancel: threading.Eve
         ConfigError: the parts do not fit together.
     """
     config = _with_hf_shape(config)
-    seed = jax.random.PRNGKey(config.trainer.seed)
-    data_key, _, model_key, training_key = jax.random.split(seed, 4)
+    # One program instead of one for every operation: this is the time before the first step.
+    keys = jax.jit(lambda: tuple(jax.random.split(jax.random.PRNGKey(config.trainer.seed), 4)))()
+    data_key, _, model_key, training_key = keys
     if config.data_seed is not None:
         data_key = jax.random.PRNGKey(config.data_seed)
     Pos = Axis("position", config.sequence_length)
@@ -172,9 +173,11 @@ def train(config: TrainLmConfig, *, progress: bool = True, cancel: threading.Eve
         config.trainer, optimizer, make_loss(config), work=_work(config, Vocab), cancel=cancel, progress=progress
     ) as trainer:
         trainer.tracker.log_hyperparameters(_hparams(config))
-        train_set = config.data.train_set(Pos, trainer.batch_schedule, key=data_key)
+        loader = trainer.data_loader(config.data.train_set(Pos, trainer.batch_schedule, key=data_key))
         state = trainer.initial_state(
-            training_key, model_init=lambda: _adapt(config, config.model.build(Vocab, key=model_key))
+            training_key,
+            model_init=lambda: _adapt(config, config.model.build(Vocab, key=model_key)),
+            loader=loader,
         )
         if int(state.step) == 0:
             state = _initialize_from(config, state)
@@ -182,7 +185,7 @@ def train(config: TrainLmConfig, *, progress: bool = True, cancel: threading.Eve
             trainer.add_eval_hook(dataset, name)
         _add_export_hooks(trainer, config)
         _log_shape(trainer, config, state.model)
-        outcome = trainer.train(state, trainer.data_loader(train_set))
+        outcome = trainer.train(state, loader)
         steps = int(outcome.state.step)
         return TrainResult(
             step=steps,
@@ -272,7 +275,7 @@ def _with_hf_shape(config: TrainLmConfig) -> TrainLmConfig:
 def _initialize_from(config: TrainLmConfig, state: Any) -> Any:
     """Replace fresh weights, or the whole fresh state, by those of another run."""
     if config.initialize_from_hf is not None:
-        _, model = load_hf_checkpoint(config.initialize_from_hf, config=_decoder(config))
+        _, model = load_hf_checkpoint(config.initialize_from_hf, config=_exportable(config))
         rows = state.model.Vocab.size
         if model.Vocab.size != rows:  # exports pad the embedding; the tokenizer says how many rows mean something
             model = model.resize_vocab(rows, key=jax.random.PRNGKey(config.trainer.seed))
@@ -315,13 +318,17 @@ def _adapt(config: TrainLmConfig, model: Any) -> Any:
     """The model with its fresh adapters, if there are to be any."""
     if config.lora is None:
         return model
+    if not isinstance(config.model, DecoderConfig):
+        raise ConfigError(
+            f"{type(config.model).__name__} takes no adapters; expected a decoder family. Train it whole.", key="lora"
+        )
     return loraize(model, config.lora, key=jax.random.fold_in(jax.random.PRNGKey(config.trainer.seed), 1))
 
 
-def _decoder(config: TrainLmConfig) -> DecoderConfig:
-    if not isinstance(config.model, DecoderConfig):
+def _exportable(config: TrainLmConfig) -> HfLmConfig:
+    if not isinstance(config.model, HfLmConfig):
         raise ConfigError(
-            f"{type(config.model).__name__} has no Hugging Face folder; expected one of the decoder families.",
+            f"{type(config.model).__name__} has no Hugging Face folder; expected a family that has one.",
             key="model",
         )
     return config.model
@@ -332,7 +339,7 @@ def _add_export_hooks(trainer: Trainer, config: TrainLmConfig) -> None:
     files = {"tokenizer": tokenizer, "dtype": config.hf_save_dtype}
 
     def plain(model: Any, path: str) -> None:
-        save_hf_checkpoint(model, _decoder(config), path, **files)
+        save_hf_checkpoint(model, _exportable(config), path, **files)
 
     def adapters(model: Any, path: str) -> None:
         base = config.initialize_from_hf

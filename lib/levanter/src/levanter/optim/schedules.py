@@ -179,7 +179,8 @@ def build_schedule(spec: ScheduleShape, peak: float, num_train_steps: int) -> Sc
     pieces: list[tuple[int, Callable[[jax.Array], jax.Array]]] = []
     previous = 0.0
     first_warmup = 0
-    for index, (start, end) in enumerate(cycle_bounds(spec, num_train_steps)):
+    cycles = cycle_bounds(spec, num_train_steps)
+    for index, (start, end) in enumerate(cycles):
         length = end - start
         ramp = spec.warmup if index == 0 else spec.rewarmup
         warm = min(steps_of(ramp, length, "warmup" if index == 0 else "rewarmup"), length)
@@ -194,6 +195,7 @@ def build_schedule(spec: ScheduleShape, peak: float, num_train_steps: int) -> Sc
         if decay:
             piece = _decay(spec.decay_shape, end - decay, decay, peak, floor, first_warmup)
             pieces.append((end - decay, piece))
+        if decay and index + 1 < len(cycles):  # where the next cycle sets out; every operation here is compiled
             previous = float(spec.decay_shape.value(jnp.asarray(decay, float), decay, peak, floor, first_warmup))
 
     def schedule(step: Any) -> jax.Array:
