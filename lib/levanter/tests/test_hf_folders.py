@@ -1,6 +1,7 @@
 """Hugging Face folders that are wrong are refused, with what was found, what was expected and what to do."""
 
 import json
+import os
 import pathlib
 import runpy
 
@@ -8,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 from haliax import Axis
+from levanter.compat import hf_weights
 from levanter.compat.hf_checkpoints import (
     INDEX,
     HFCheckpointConverter,
@@ -132,6 +134,30 @@ def test_bfloat16_survives_bit_for_bit(tmp_path):
     converter.save_pretrained(half, str(tmp_path / "half"))
     again = HFCheckpointConverter.from_hf(str(tmp_path / "half")).load_pretrained()
     assert again.lm_head.weight.array.dtype == "bfloat16" and tree_digest(again) == tree_digest(half)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "qwen3"])
+def test_tensors_read_piece_by_piece_are_the_same(family, tmp_path, monkeypatch):
+    """Sixteen rows at a time, which cuts every matrix of the recipe; GPT-2 fuses three leaves by columns."""
+    folder = str(write(tmp_path / "x", family))
+    whole = tree_digest(load_hf_checkpoint(folder)[1])
+    monkeypatch.setattr(hf_weights, "PIECE_BYTES", 1)
+    assert tree_digest(load_hf_checkpoint(folder)[1]) == whole
+
+
+def test_a_file_cut_after_its_header_was_checked_is_refused(tmp_path, monkeypatch):
+    folder = write(tmp_path / "x", "qwen3")
+    size = (folder / "model.safetensors").stat().st_size
+    tensors = hf_weights._tensors
+
+    def cut(path):
+        found = list(tensors(path))
+        os.truncate(folder / "model.safetensors", size - 10)
+        return found
+
+    monkeypatch.setattr(hf_weights, "_tensors", cut)
+    with pytest.raises(HfCheckpointError, match=f"size={size - 10} bytes; expected 10 more"):
+        load_hf_checkpoint(str(folder))
 
 
 def test_constants_that_differ_are_refused(tmp_path):

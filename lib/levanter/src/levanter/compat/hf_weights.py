@@ -1,7 +1,7 @@
 r"""Safetensors files of a model, read and written one tensor at a time.
 
-Reading fills preallocated host arrays slice by slice, so that the peak is the model plus one tensor; writing holds one
-shard. Nothing is guessed: a tensor that does not fit is an error that names it.
+Reading fills preallocated host arrays a few megabytes at a time, in a few threads, so that the peak is the model plus
+their scratch; writing holds one shard. Nothing is guessed: a tensor that does not fit is an error that names it.
 
 References:
     Format: https://github.com/huggingface/safetensors (8-byte header length, JSON header, raw little-endian bytes).
@@ -11,6 +11,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Any, NamedTuple
 
 import equinox as eqx
@@ -22,11 +23,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from levanter.errors import HfCheckpointError, HfTensorError
-from levanter.models.state_dict import TensorSlot
+from levanter.models.state_dict import STRIP, TensorSlot
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 DEFAULT_SHARD_BYTES = 10_000_000_000
+READERS = min(4, os.cpu_count() or 1)
+"""Threads that read: copying and converting are memory-bound, and storage likes several requests."""
+PIECE_BYTES = 4_000_000
+"""Read at a time and thread: small enough to stay in cache until it is copied."""
 _ALIGNMENT = 64
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
@@ -83,6 +88,7 @@ def read_weights(
     wanted = {leaf.path: leaf for slot in slots if slot.constant is None for leaf in slot.leaves}
     buffers: dict[str, np.ndarray] = {}
     found: set[str] = set()
+    tasks: list[tuple[_StoredTensor, TensorSlot]] = []
     for tensor in _tensors(path):
         stored = tensor.name
         name = rename(stored)
@@ -94,23 +100,26 @@ def read_weights(
         if tensor.shape != slot.shape(template):
             detail = f"shape {slot.shape(template)} from config.json, found {tensor.shape}"
             raise HfTensorError(path, stored, "shape", detail=detail)
-        kind = _dtype(path, stored, tensor.dtype, dtype)
+        kind = _dtype(path, stored, tensor.dtype, slot.dtype or dtype)
         if slot.constant is not None:
             value = float(tensor.read())
             if abs(value - slot.constant) > 0.01 * abs(slot.constant):
                 raise HfTensorError(path, stored, "value", detail=f"{slot.constant}, found {value:g}")
             continue
+        found.add(name)
+        tasks.append((tensor, slot))
         for leaf in slot.leaves:
             if leaf.path not in buffers:
                 buffers[leaf.path] = aligned_empty(leaf.array(template).shape, kind)
             elif buffers[leaf.path].dtype != kind:
                 detail = f"{buffers[leaf.path].dtype} as in the tensors before it, found {kind}; pass dtype to convert"
                 raise HfTensorError(path, stored, "dtype", detail=detail)
-        slot.write(buffers, tensor.read())
-        found.add(name)
     missing = next((name for name, slot in by_name.items() if name not in found and slot.constant is None), None)
     if missing is not None:
         raise HfTensorError(path, missing, "missing", detail=f"every one of the {len(slots)} tensors of the config")
+    with ThreadPoolExecutor(READERS) as pool:
+        for done in [pool.submit(_copy, tensor, slot, buffers) for tensor, slot in tasks]:
+            done.result()
     return _fill(template, list(wanted), buffers, place or _put)
 
 
@@ -142,7 +151,8 @@ def write_weights(
     shards: list[list[TensorSlot]] = [[]]
     filled = total = 0
     for slot in slots:
-        stored = jnp.dtype(dtype) if dtype else slot.leaves[0].array(model).dtype
+        wanted = slot.dtype or dtype
+        stored = jnp.dtype(wanted) if wanted else slot.leaves[0].array(model).dtype
         size = math.prod(slot.shape(model)) * stored.itemsize
         if shards[-1] and filled + size > max_shard_bytes:
             shards.append([])
@@ -153,7 +163,7 @@ def write_weights(
     weight_map: dict[str, str] = {}
     for number, shard in enumerate(shards, start=1):
         file = WEIGHTS if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-        tensors = {slot.name: cast(slot.export(model), dtype) for slot in shard}
+        tensors = {slot.name: cast(slot.export(model), slot.dtype or dtype) for slot in shard}
         save_file(tensors, os.path.join(folder, file), metadata={"format": "pt"})
         weight_map.update(dict.fromkeys(tensors, file))
     if len(shards) > 1:
@@ -196,14 +206,53 @@ class _StoredTensor(NamedTuple):
     name: str
     dtype: str
     shape: tuple[int, ...]
-    stream: IO[bytes]
+    path: str
     start: int
 
     def read(self) -> np.ndarray:
-        """The values. Plain reads, because the pages of a memory map would count as ours until the file is closed."""
-        self.stream.seek(self.start)
-        count = math.prod(self.shape)
-        return np.fromfile(self.stream, jnp.dtype(_DTYPES[self.dtype]), count).reshape(self.shape)
+        """The values."""
+        return next(iter(self.parts(math.prod(self.shape) * self._kind.itemsize)))[1].reshape(self.shape)
+
+    def parts(self, size: int) -> Iterator[tuple[int, np.ndarray]]:
+        """``(first row, rows)`` in pieces of about ``size`` bytes; a piece is overwritten by the next.
+
+        Plain reads, because the pages of a memory map would count as ours until the file is closed.
+
+        Raises:
+            HfCheckpointError: the file ends too early.
+        """
+        shape = self.shape or (1,)
+        width = math.prod(shape[1:]) * self._kind.itemsize
+        step = max(STRIP, size // max(width, 1) // STRIP * STRIP)
+        scratch = np.empty(min(step, shape[0]) * width, np.uint8)
+        with open(self.path, "rb", buffering=0) as stream:
+            stream.seek(self.start)
+            for first in range(0, shape[0], step):
+                count = min(step, shape[0] - first)
+                _read_whole(stream, scratch[: count * width], self.path)
+                yield first, scratch[: count * width].view(self._kind).reshape(count, *shape[1:])
+
+    @property
+    def _kind(self) -> np.dtype:
+        return jnp.dtype(_DTYPES[self.dtype])
+
+
+def _read_whole(stream: IO[bytes], target: np.ndarray, path: str) -> None:
+    view, done = memoryview(target), 0
+    while done < len(view):
+        got = stream.readinto(view[done:])  # pyrefly: ignore
+        if not got:
+            raise HfCheckpointError(
+                f"cannot read the weights: path={path}, size={stream.tell()} bytes; expected {len(view) - done} more. "
+                "Copy it again.",
+                path=path,
+            )
+        done += got
+
+
+def _copy(tensor: _StoredTensor, slot: TensorSlot, buffers: dict[str, np.ndarray]) -> None:
+    for first, rows in tensor.parts(PIECE_BYTES):
+        slot.write(buffers, rows, first)
 
 
 def _tensors(path: str) -> Iterator[_StoredTensor]:
@@ -221,10 +270,10 @@ def _tensors(path: str) -> Iterator[_StoredTensor]:
         with open(full, "rb") as stream:
             length = int.from_bytes(stream.read(8), "little")
             header = json.loads(stream.read(length))
-            header.pop("__metadata__", None)
-            for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
-                start = 8 + length + entry["data_offsets"][0]
-                yield _StoredTensor(name, entry["dtype"], tuple(entry["shape"]), stream, start)
+        header.pop("__metadata__", None)
+        for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+            start = 8 + length + entry["data_offsets"][0]
+            yield _StoredTensor(name, entry["dtype"], tuple(entry["shape"]), full, start)
 
 
 def _dtype(path: str, name: str, stored: str, wanted: str | None) -> np.dtype:
