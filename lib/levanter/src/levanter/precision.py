@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from levanter.errors import ConfigError
+from levanter.trainable import is_buffer
 
 _ALIASES = {
     "f32": "float32",
@@ -86,7 +87,7 @@ class Policy:
 
 
 def cast_floating(tree: Any, dtype: str) -> Any:
-    """Cast floating array leaves to ``dtype``; leave integers, booleans, keys and non-arrays alone.
+    """Cast floating array leaves to ``dtype``; leave buffers, integers, booleans, keys and non-arrays alone.
 
     Leaves that already have the dtype are returned as they are, so a float32 policy adds nothing to the program.
     """
@@ -97,7 +98,7 @@ def cast_floating(tree: Any, dtype: str) -> Any:
             return leaf.astype(target)
         return leaf
 
-    return jax.tree.map(cast, tree)
+    return jax.tree.map(cast, tree, is_leaf=is_buffer)
 
 
 def _dtype_name(text: str, whole: str) -> str:

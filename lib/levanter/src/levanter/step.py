@@ -4,6 +4,7 @@ The step takes the state and a batch and returns the next state and a flat dicti
 anything: whoever calls it decides when to look at the numbers.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +21,7 @@ from levanter.optim.config import hyperparams_of
 from levanter.optim.transforms import ClipUpdateState, SkipStepState
 from levanter.sharding import AxisMapping, compute_sharding, constrain_tree
 from levanter.tracker.tracker_fns import collect_jit_metrics
-from levanter.trainable import partition_trainable
+from levanter.trainable import BUFFER_PREFIX, partition_trainable, with_buffers
 from levanter.trainer_state import TrainerState
 
 LossFn = Callable[..., Any]
@@ -35,7 +36,8 @@ class StepSpec:
     Attributes:
         loss_fn: ``loss_fn(model, batch, key=key)`` returning a scalar, a :class:`Metric`, or either with a
         dictionary of
-            metrics. A scalar counts as the mean over the examples.
+            metrics. A scalar counts as the mean over the examples. Metrics named ``buffer/<path>`` are what the step
+            sets the model's buffers to (:class:`levanter.trainable.Buffer`).
         batch_axis: Name of the batch axis.
         micro_size: Examples differentiated at once; None for all.
         watch: Norms to watch, or None.
@@ -131,6 +133,10 @@ def _step(spec: StepSpec, state: TrainerState, batch: Any) -> tuple[TrainerState
         return objective(p, part, key)[1][0].result()
 
     new_state, updates = state.take_step(grads, loss=mean, key=next_key, obj_fn=batch_objective)
+    buffers = {name: metrics.pop(name).result() for name in [*metrics] if name.startswith(BUFFER_PREFIX)}
+    if buffers:
+        values = {name.removeprefix(BUFFER_PREFIX): value for name, value in buffers.items()}
+        new_state = dataclasses.replace(new_state, model=with_buffers(new_state.model, values))
     if spec.mesh is not None:
         new_state = constrain_tree(new_state, spec.param_mapping, spec.mesh)
     outputs: dict[str, Any] = {LOSS: mean, **_optimizer_metrics(new_state.opt_state)}

@@ -25,9 +25,8 @@ from rigging.filesystem.atomic import atomic_rename
 from levanter.compat.hf_weights import DEFAULT_SHARD_BYTES, INDEX, WEIGHTS, read_json, read_weights, write_json
 from levanter.compat.hf_weights import write_weights as _write_weights
 from levanter.errors import HfCheckpointError
-from levanter.models.decoder import DecoderConfig, DecoderLMHeadModel
 from levanter.models.hf_config import require
-from levanter.models.lm_model import LmConfig
+from levanter.models.lm_model import HfLmConfig, HfLmModel, LmConfig
 from levanter.models.state_dict import TensorSlot
 from levanter.sharding import AxisMapping, named_sharding
 from levanter.tokenizers import load_tokenizer
@@ -54,12 +53,12 @@ TOKENIZER_FILES = (
 )
 
 
-def tensor_map(config: DecoderConfig) -> list[TensorSlot]:
+def tensor_map(config: HfLmConfig) -> list[TensorSlot]:
     """The key map of a family's state dict, in export order."""
     return config.state_dict_map()
 
 
-def config_class_of(model_type: str, *, path: str = "") -> type[DecoderConfig]:
+def config_class_of(model_type: str, *, path: str = "") -> type[HfLmConfig]:
     """The config class whose models have this ``model_type``.
 
     Args:
@@ -76,7 +75,7 @@ def config_class_of(model_type: str, *, path: str = "") -> type[DecoderConfig]:
     known = {
         cls.hf_model_type: cls
         for cls in LmConfig.get_known_choices().values()
-        if issubclass(cls, DecoderConfig) and cls.hf_model_type
+        if issubclass(cls, HfLmConfig) and cls.hf_model_type
     }
     if model_type in known:
         return known[model_type]
@@ -88,7 +87,7 @@ def config_class_of(model_type: str, *, path: str = "") -> type[DecoderConfig]:
     )
 
 
-def read_hf_config(path: str) -> DecoderConfig:
+def read_hf_config(path: str) -> HfLmConfig:
     """The config of a Hugging Face folder, from its ``config.json`` alone.
 
     Raises:
@@ -99,8 +98,8 @@ def read_hf_config(path: str) -> DecoderConfig:
 
 
 def save_hf_checkpoint(
-    model: DecoderLMHeadModel,
-    config: DecoderConfig,
+    model: HfLmModel,
+    config: HfLmConfig,
     path: str,
     *,
     tokenizer: str | None = None,
@@ -128,8 +127,9 @@ def save_hf_checkpoint(
         special = _copy_tokenizer(tokenizer, folder)
         if tokenizer is not None:
             _check_tokenizer(folder, vocab, tokenizer)
-        _write_weights(model, config.state_dict_map(), folder, dtype=dtype, max_shard_bytes=max_shard_bytes)
-        torch_dtype = dtype or str(model.embeddings.token_embeddings.weight.array.dtype)
+        slots = config.state_dict_map()
+        _write_weights(model, slots, folder, dtype=dtype, max_shard_bytes=max_shard_bytes)
+        torch_dtype = dtype or str(slots[0].leaves[0].array(model).dtype)
         overrides = {"torch_dtype": torch_dtype, **special, **(config_overrides or {})}
         write_json(folder, "config.json", config.to_hf_config(vocab, overrides))
         write_json(folder, "generation_config.json", {"_from_model_config": True, **special})
@@ -138,11 +138,11 @@ def save_hf_checkpoint(
 def load_hf_checkpoint(
     path: str,
     *,
-    config: DecoderConfig | None = None,
+    config: HfLmConfig | None = None,
     dtype: str | None = None,
     axis_mapping: AxisMapping | None = None,
     mesh: Mesh | None = None,
-) -> tuple[DecoderConfig, DecoderLMHeadModel]:
+) -> tuple[HfLmConfig, HfLmModel]:
     """Read a Hugging Face folder.
 
     Args:
@@ -171,9 +171,7 @@ def load_hf_checkpoint(
     vocab = int(require(raw, "vocab_size"))
     if os.path.exists(os.path.join(path, "tokenizer.json")):
         _check_tokenizer(path, vocab, path)
-    template = eqx.filter_eval_shape(
-        lambda key: DecoderLMHeadModel.init(Axis("vocab", vocab), shape, key=key), jax.random.PRNGKey(0)
-    )
+    template = eqx.filter_eval_shape(lambda key: shape.build(Axis("vocab", vocab), key=key), jax.random.PRNGKey(0))
     slots = shape.state_dict_map()
     names = {slot.name for slot in slots}
 
@@ -191,7 +189,7 @@ def load_hf_checkpoint(
         template,
         slots,
         dtype=dtype,
-        ignored=lambda name: _is_buffer(name) or (name == "lm_head.weight" and shape.tie_word_embeddings),
+        ignored=lambda name: _is_buffer(name) or (name == "lm_head.weight" and shape.ties_embeddings),
         rename=with_prefix,
         place=place,
     )
@@ -209,7 +207,7 @@ class HFCheckpointConverter:
         config_overrides: Fields of ``config.json`` that replace what is read or written.
     """
 
-    LevConfigClass: type[DecoderConfig]
+    LevConfigClass: type[HfLmConfig]
     reference_checkpoint: str | None = None
     tokenizer: str | None = None
     config_overrides: Mapping[str, Any] | None = None
@@ -235,7 +233,7 @@ class HFCheckpointConverter:
         return self.replaced(config_overrides={**earlier, **overrides})
 
     @property
-    def default_config(self) -> DecoderConfig:
+    def default_config(self) -> HfLmConfig:
         """The config of the reference checkpoint.
 
         Raises:
@@ -243,7 +241,7 @@ class HFCheckpointConverter:
         """
         return self.config_from_hf(self._reference(None))
 
-    def config_from_hf(self, ref: str) -> DecoderConfig:
+    def config_from_hf(self, ref: str) -> HfLmConfig:
         """The config of a folder, with this converter's overrides."""
         raw = {"_name_or_path": ref, **read_json(ref, "config.json"), **(self.config_overrides or {})}
         return self.LevConfigClass.from_hf_config(raw)
@@ -251,13 +249,13 @@ class HFCheckpointConverter:
     def load_pretrained(
         self,
         ref: str | None = None,
-        config: DecoderConfig | None = None,
+        config: HfLmConfig | None = None,
         *,
         axis_mapping: AxisMapping | None = None,
         mesh: Mesh | None = None,
         dtype: str | None = None,
         resize_vocab_to_match_tokenizer: bool = True,
-    ) -> DecoderLMHeadModel:
+    ) -> HfLmModel:
         """Load a folder's model.
 
         Args:
@@ -282,7 +280,7 @@ class HFCheckpointConverter:
 
     def save_pretrained(
         self,
-        model: DecoderLMHeadModel,
+        model: HfLmModel,
         path: str,
         *,
         save_tokenizer: bool = True,
@@ -300,7 +298,7 @@ class HFCheckpointConverter:
         """
         save_hf_checkpoint(
             model,
-            model.config,
+            model.hf_config,
             path,
             tokenizer=self.tokenizer if save_tokenizer else None,
             dtype=dtype,

@@ -223,7 +223,8 @@ class _StoredTensor(NamedTuple):
         """
         shape = self.shape or (1,)
         width = math.prod(shape[1:]) * self._kind.itemsize
-        step = max(STRIP, size // max(width, 1) // STRIP * STRIP)
+        unit = STRIP if len(shape) < 3 else 1  # rows of a stack are whole matrices
+        step = max(unit, size // max(width, 1) // unit * unit)
         scratch = np.empty(min(step, shape[0]) * width, np.uint8)
         with open(self.path, "rb", buffering=0) as stream:
             stream.seek(self.start)

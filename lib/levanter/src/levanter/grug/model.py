@@ -24,7 +24,7 @@ References:
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -32,11 +32,11 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from levanter.errors import ConfigError
-from levanter.grug.router import route
+from levanter.grug.router import route, statistics
 from levanter.layers.attention import AttentionSettings, dot_product_attention
 from levanter.layers.attention_mask import AttentionMask
 from levanter.layers.expert_parallel import sharded_moe_mlp
-from levanter.layers.moe import ExpertWeights, expert_counts
+from levanter.layers.moe import ExpertWeights
 from levanter.layers.rotary import DefaultRotaryConfig, apply_rotary, rotary_tables
 from levanter.sharding import current_axes, current_mesh
 
@@ -70,6 +70,8 @@ class GrugMoeConfig:
             tokens of a batch. None, the published definition, takes one a batch shard of the mesh, so that the numbers
             depend on the layout; a number does not, and 1 takes the quantile of the whole batch.
         z_loss_weight: Weight of the logits' z-loss per squared nat.
+        attention: Attention kernel.
+        implementation: Expert kernel: auto, ragged or blocked.
 
     Example:
         >>> GrugMoeConfig(num_layers=6).is_full(3), GrugMoeConfig(num_layers=6).is_full(4)
@@ -95,6 +97,8 @@ class GrugMoeConfig:
     capacity_factor: float | None = None
     router_shards: int | None = None
     z_loss_weight: float = 0.0
+    attention: AttentionSettings = field(default_factory=AttentionSettings)
+    implementation: str = "auto"
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads or self.head_dim % 4:
@@ -235,8 +239,8 @@ def hidden_states(
         segments: A mask that keeps documents apart; None for none. Causality is added here.
 
     Returns:
-        ``(x_BPD, aux)``; ``aux`` has, layer axis first, ``beta`` ``[L, E]``, ``expert_load`` ``[L, E]`` and ``dropped``
-        ``[L]``.
+        ``(x_BPD, aux)``; ``aux`` has what :func:`levanter.grug.router.statistics` reports and ``dropped``, layer axis
+        first.
     """
     x = gated_norm(params.embed_norm, params.embed[ids_BP], c.norm_eps)
     positions = jnp.arange(ids_BP.shape[1])
@@ -247,15 +251,28 @@ def hidden_states(
         full = c.is_full(index)
         mask = causal if full else causal.with_sliding_window(c.sliding_window)
 
-        def block(x: jax.Array, layer: Layer = layer, mask=mask, turn=None if full else rope, bias=bias_LE[index]):
-            x = x + attention(c, layer, gated_norm(layer.attn_norm, x, c.norm_eps), mask, turn)
-            y, aux = mlp(c, layer, gated_norm(layer.mlp_norm, x, c.norm_eps), bias, valid_BP)
-            return x + y, aux
+        def run(x: jax.Array, layer: Layer = layer, mask=mask, turn=None if full else rope, bias=bias_LE[index]):
+            return block(c, layer, x, mask, turn, bias, valid_BP)
 
-        x, aux = jax.checkpoint(block, policy=jax.checkpoint_policies.dots_saveable)(x)
+        x, aux = jax.checkpoint(run, policy=jax.checkpoint_policies.dots_saveable)(x)
         collected.append(aux)
     x = gated_norm(params.final_norm, x, c.norm_eps)
     return x, jax.tree.map(lambda *parts: jnp.stack(parts), *collected)
+
+
+def block(
+    c: GrugMoeConfig,
+    p: Layer,
+    x_BPD: jax.Array,
+    mask: AttentionMask,
+    rope: tuple[jax.Array, jax.Array] | None,
+    bias_E: jax.Array,
+    valid_BP: jax.Array | None,
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """One layer: the new residual stream, and what its router reports."""
+    x = x_BPD + attention(c, p, gated_norm(p.attn_norm, x_BPD, c.norm_eps), mask, rope)
+    y, aux = mlp(c, p, gated_norm(p.mlp_norm, x, c.norm_eps), bias_E, valid_BP)
+    return x + y, aux
 
 
 def gated_norm(p: GatedNorm, x: jax.Array, eps: float) -> jax.Array:
@@ -273,7 +290,7 @@ def attention(
     k = _rms(k.astype(jnp.float32), QK_EPS).astype(x_BPD.dtype)
     if rope is not None:
         q, k = apply_rotary(q, *rope), apply_rotary(k, *rope)
-    o_BHPC = dot_product_attention(q, k, v, mask, AttentionSettings())
+    o_BHPC = dot_product_attention(q, k, v, mask, c.attention)
     own = jnp.repeat(v, c.num_heads // c.num_kv_heads, axis=1).astype(jnp.float32)
     o = o_BHPC.astype(jnp.float32)
     along = jnp.sum(o * own, axis=-1, keepdims=True) / (jnp.sum(own * own, axis=-1, keepdims=True) + XSA_EPS)
@@ -286,7 +303,7 @@ def attention(
 def mlp(
     c: GrugMoeConfig, p: Layer, x_BPD: jax.Array, bias_E: jax.Array, valid_BP: jax.Array | None
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Routed experts plus the shared one, and the layer's thresholds, loads and drops."""
+    """Routed experts plus the shared one, and what the router reports."""
     x_TD = x_BPD.reshape(-1, c.hidden_dim)
     logits_TE = x_TD.astype(jnp.float32) @ p.router.astype(jnp.float32)
     valid_T = None if valid_BP is None else valid_BP.reshape(-1)
@@ -298,12 +315,11 @@ def mlp(
         routing.weights_TK,
         ExpertWeights(p.w_gate, p.w_up, p.w_down),
         batch=x_BPD.shape[0],
+        implementation=c.implementation,
         capacity_factor=c.capacity_factor,
     )
     shared = (jax.nn.silu(x_TD @ p.shared_gate) * (x_TD @ p.shared_up)) @ p.shared_down
-    counts = expert_counts(routing.selected_TK, c.num_experts).astype(jnp.float32)
-    load = counts / jnp.maximum(jnp.sum(counts), 1.0)
-    return (routed + shared).reshape(x_BPD.shape), {"beta": routing.beta_E, "expert_load": load, "dropped": dropped}
+    return (routed + shared).reshape(x_BPD.shape), {**statistics(logits_TE, routing), "dropped": dropped}
 
 
 def _token_shards(batch: int) -> int:

@@ -34,6 +34,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from levanter.errors import ConfigError
+from levanter.layers.moe import expert_counts
 
 COMBINE_SUM = 2.5
 _DIGIT_BITS = 2
@@ -94,6 +95,69 @@ def route(
     weights = jnp.where(valid[:, None], weights, 0.0)
     margins = jax.lax.stop_gradient(logits) - top[:, k:]
     return QbRouting(selected, weights, quantile_thresholds(margins, valid, k, shards=shards))
+
+
+def statistics(logits_TE: jax.Array, routing: QbRouting) -> dict[str, jax.Array]:
+    """What a router did with a batch, without gradient and without padding; all float32.
+
+    Returns:
+        ``beta`` ``[E]``; ``expert_load`` ``[E]``: share of the assignments that each expert got; ``valid_tokens`` and
+        ``padding_tokens``; ``load_balancing_loss``: ``E sum_e f_e P_e`` (:func:`levanter.layers.moe`), K when even;
+        ``router_z_loss``: mean squared log-partition function in squared nats. No loss contains the last two.
+    """
+    logits = jax.lax.stop_gradient(logits_TE).astype(jnp.float32)
+    tokens, experts = logits.shape
+    valid_T = (routing.selected_TK[:, 0] < experts).astype(jnp.float32)
+    count = jnp.sum(valid_T)
+    share_T = valid_T / jnp.maximum(count, 1.0)
+    counts_E = expert_counts(routing.selected_TK, experts).astype(jnp.float32)
+    mean_prob_E = jnp.einsum("te,t->e", jax.nn.softmax(logits, axis=-1), share_T)
+    return {
+        "beta": routing.beta_E,
+        "expert_load": counts_E / jnp.maximum(jnp.sum(counts_E), 1.0),
+        "valid_tokens": count,
+        "padding_tokens": tokens - count,
+        "load_balancing_loss": experts * jnp.sum(counts_E * mean_prob_E) / jnp.maximum(count, 1.0),
+        "router_z_loss": jnp.sum(jnp.square(jax.nn.logsumexp(logits, axis=-1)) * share_T),
+    }
+
+
+def report(aux: dict[str, jax.Array], k: int) -> dict[str, jax.Array]:
+    """Scalars to log of what the layers of a model collected (:func:`statistics` and ``dropped``, layer axis first).
+
+    Returns:
+        ``train/router/{routing_entropy,load_balancing_loss,router_z_loss,capacity_overflow_rate,max_load_ratio}`` by
+        layer (``layer_{i}/``) and over all layers (mean; the largest of the load ratios), with
+        ``train/router/routing_counts_per_layer``; ``moe/{valid,skipped_padding,dropped,...}_assignments`` summed over
+        layers; ``moe/layer{i}/expert{j}_load``. Entropies are those of the loads, in nats.
+    """
+    load_LE = aux["expert_load"]
+    layers, experts = load_LE.shape
+    logs_LE = jnp.log(jnp.where(load_LE > 0, load_LE, 1.0))
+    valid_L = k * aux["valid_tokens"]
+    by_layer = {
+        "routing_entropy": -jnp.sum(load_LE * logs_LE, axis=-1),
+        "load_balancing_loss": aux["load_balancing_loss"],
+        "router_z_loss": aux["router_z_loss"],
+        "capacity_overflow_rate": aux["dropped"] / jnp.maximum(valid_L, 1.0),
+        "max_load_ratio": jnp.max(load_LE, axis=-1) * experts,
+    }
+    found = {f"train/router/layer_{i}/{name}": value[i] for name, value in by_layer.items() for i in range(layers)}
+    for name, suffix in (("routing_entropy", "_mean"), ("capacity_overflow_rate", "_mean")):
+        found[f"train/router/{name}{suffix}"] = jnp.mean(by_layer[name])
+    found["train/router/load_balancing_loss"] = jnp.mean(by_layer["load_balancing_loss"])
+    found["train/router/router_z_loss"] = jnp.mean(by_layer["router_z_loss"])
+    found["train/router/max_load_ratio"] = jnp.max(by_layer["max_load_ratio"])
+    found["train/router/routing_counts_per_layer"] = jnp.mean(valid_L)
+    found |= {f"moe/layer{i}/expert{e}_load": load_LE[i, e] for i in range(layers) for e in range(experts)}
+    dropped = jnp.sum(aux["dropped"])
+    return found | {
+        "moe/valid_assignments": jnp.sum(valid_L),
+        "moe/skipped_padding_assignments": k * jnp.sum(aux["padding_tokens"]),
+        "moe/dropped_assignments": dropped,
+        "moe/receiver_dropped_assignments": dropped,
+        "moe/sender_dropped_assignments": jnp.zeros((), jnp.float32),
+    }
 
 
 def quantile_thresholds(margins_TE: jax.Array, valid_T: jax.Array, k: int, *, shards: int) -> jax.Array:

@@ -18,6 +18,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from levanter.grug.model import GrugMoeConfig, Params, hidden_states, init, initial_bias, partition_specs
+from levanter.grug.router import report
 from levanter.kernels.fused_cross_entropy import CrossEntropySpec, cross_entropy_sum
 from levanter.layers.attention_mask import AttentionMask
 from levanter.sharding import compute_sharding
@@ -128,21 +129,10 @@ def make_train_step(
             updates, opt_state = tx.update(grads, state.opt_state, state.params, loss=loss)
         params = cast(Params, optax.apply_updates(cast(Any, state.params), updates))
         new = GrugState(state.step + 1, params, -aux["beta"], opt_state)
-        return new, router_metrics(c, aux) | {"train/loss": loss, "train/cross_entropy_loss": aux["cross_entropy"]}
+        metrics = report(aux, c.num_experts_per_tok)
+        return new, metrics | {"train/loss": loss, "train/cross_entropy_loss": aux["cross_entropy"]}
 
     if mesh is None:
         return jax.jit(step, donate_argnums=0)
     layout = state_shardings(c, optimizer, mesh)
     return jax.jit(step, donate_argnums=0, out_shardings=(layout, NamedSharding(mesh, P())))
-
-
-def router_metrics(c: GrugMoeConfig, aux: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    """Scalars by name: entropy of the loads in nats, largest load over the even share, dropped assignments."""
-    load = aux["expert_load"]
-    entropy = -jnp.sum(jnp.where(load > 0, load * jnp.log(jnp.maximum(load, 1e-30)), 0.0), axis=-1)
-    metrics = {
-        "train/router/routing_entropy_mean": jnp.mean(entropy),
-        "train/router/max_load_ratio": jnp.max(load) * c.num_experts,
-        "moe/dropped_assignments": jnp.sum(aux["dropped"]),
-    }
-    return metrics | {f"train/router/layer_{i}/routing_entropy": value for i, value in enumerate(entropy)}

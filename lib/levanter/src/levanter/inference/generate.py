@@ -20,13 +20,14 @@ from levanter.errors import EvaluationError
 from levanter.layers.attention_mask import KEY_POSITION, POSITION, AttentionMask
 from levanter.models.block import Block
 from levanter.models.decoder import DecoderLMHeadModel
+from levanter.models.lm_model import LmHeadModel
 
 Cache = tuple[jax.Array, jax.Array]
 PAD_TO = 64
 
 
 def generate(
-    model: DecoderLMHeadModel,
+    model: LmHeadModel,
     prompt_ids: Sequence[int],
     *,
     max_new_tokens: int,
@@ -38,7 +39,7 @@ def generate(
     """Continue a prompt.
 
     Args:
-        model: The model.
+        model: A decoder.
         prompt_ids: At least one id.
         max_new_tokens: Tokens to add, at most.
         temperature: Divides the logits; 0 takes the most likely token (the lowest id among equals).
@@ -50,10 +51,11 @@ def generate(
         The new ids, without the prompt. Equal arguments give equal ids.
 
     Raises:
-        EvaluationError: an empty prompt, ids outside the vocabulary, more tokens than the model's context, or no key.
+        EvaluationError: an empty prompt, ids outside the vocabulary, more tokens than the model's context, no key, or a
+            model that is no decoder.
     """
+    model = _check(model, prompt_ids, max_new_tokens, temperature, key)
     vocab = model.Vocab.size
-    _check(model, prompt_ids, max_new_tokens, temperature, key)
     length = len(prompt_ids)
     padded = -(-length // PAD_TO) * PAD_TO
     size = -(-(length + max_new_tokens) // PAD_TO) * PAD_TO
@@ -126,8 +128,13 @@ def _cache_mask(mask: AttentionMask | None, size: int, position: jax.Array) -> A
 
 
 def _check(
-    model: DecoderLMHeadModel, prompt: Sequence[int], new: int, temperature: float, key: jax.Array | None
-) -> None:
+    model: LmHeadModel, prompt: Sequence[int], new: int, temperature: float, key: jax.Array | None
+) -> DecoderLMHeadModel:
+    if not isinstance(model, DecoderLMHeadModel):
+        raise EvaluationError(
+            f"cannot generate: model={type(model).__name__}; expected a decoder with a key/value cache. Call the model "
+            "for its logits instead."
+        )
     vocab, context = model.Vocab.size, model.config.max_seq_len
     if not prompt or min(prompt) < 0 or max(prompt) >= vocab:
         raise EvaluationError(
@@ -142,3 +149,4 @@ def _check(
         raise EvaluationError(
             f"cannot generate: temperature={temperature}, key={key}; expected temperature >= 0, and a key above 0."
         )
+    return model

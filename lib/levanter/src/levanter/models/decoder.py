@@ -17,9 +17,9 @@ References:
 
 import abc
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any
 
 import equinox as eqx
 import haliax.nn as hnn
@@ -37,14 +37,13 @@ from levanter.layers.rotary import DefaultRotaryConfig, RotaryConfig
 from levanter.layers.stacked import Stacked, check_remat
 from levanter.models.block import Block, BlockSpec, LayerInputs
 from levanter.models.layer_types import LayerType, plan_layers
-from levanter.models.lm_model import LmConfig, LmHeadModel
+from levanter.models.lm_model import HfLmConfig, HfLmModel
 from levanter.models.mlp import GatedMlpSpec, MlpAux
-from levanter.models.state_dict import TensorSlot
 from levanter.sharding import constrain
 
 
 @dataclass(frozen=True)
-class DecoderConfig(LmConfig):
+class DecoderConfig(HfLmConfig):
     """Fields that every decoder has.
 
     Attributes:
@@ -83,10 +82,6 @@ class DecoderConfig(LmConfig):
     reference_checkpoint: str | None = None
     tokenizer: str | None = None
 
-    hf_model_type: ClassVar[str] = ""
-    hf_architecture: ClassVar[str] = ""
-    hf_base_prefix: ClassVar[str] = "model"
-
     def __post_init__(self) -> None:
         if self.head_dim is None and self.hidden_dim % self.num_heads:
             raise ConfigError(
@@ -102,18 +97,10 @@ class DecoderConfig(LmConfig):
     def block_spec(self) -> BlockSpec:
         """The block this family is made of."""
 
-    @abc.abstractmethod
-    def state_dict_map(self) -> list[TensorSlot]:
-        """Where each Hugging Face tensor lives, in export order."""
-
-    @classmethod
-    @abc.abstractmethod
-    def from_hf_config(cls, hf_config: Mapping[str, Any]) -> Self:
-        """Our config from a parsed ``config.json``."""
-
-    @abc.abstractmethod
-    def to_hf_config(self, vocab_size: int, config_overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The ``config.json`` that describes a model of this config."""
+    @property
+    def ties_embeddings(self) -> bool:
+        """Whether the head is the embedding table."""
+        return self.tie_word_embeddings
 
     def layer_settings(self) -> Sequence[LayerType]:
         """One entry a layer."""
@@ -345,7 +332,7 @@ class DecoderTransformer(eqx.Module):
         return plan_layers(self.config.layer_settings(), self.config.head_size, positions)
 
 
-class DecoderLMHeadModel(LmHeadModel):
+class DecoderLMHeadModel(HfLmModel):
     """A decoder with its head.
 
     Attributes:
@@ -442,6 +429,11 @@ class DecoderLMHeadModel(LmHeadModel):
         if not isinstance(self.lm_head, LoraLinear):
             return weight
         return NamedArray(weight.array + self.lm_head.delta().array.astype(weight.array.dtype), weight.axes)
+
+    @property
+    def hf_config(self) -> HfLmConfig:
+        """The config it was made from."""
+        return self.config
 
     def resize_vocab(self, new_size: int, *, key: jax.Array) -> "DecoderLMHeadModel":
         """Grow or shrink the vocabulary; new rows start like a fresh model's."""

@@ -5,8 +5,9 @@ computed without the logits ever existing as one array (:mod:`levanter.kernels.f
 """
 
 import abc
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import equinox as eqx
 import jax
@@ -14,6 +15,9 @@ from draccus import PluginRegistry
 from haliax import Axis, NamedArray
 
 from levanter.layers.attention_mask import AttentionMask
+from levanter.metrics import Metric
+from levanter.models.moe import router_losses
+from levanter.models.state_dict import TensorSlot
 
 
 class LmHeadModel(eqx.Module):
@@ -40,6 +44,15 @@ class LmHeadModel(eqx.Module):
     ) -> tuple[NamedArray, dict[str, jax.Array]]:
         """Hidden states, and auxiliary values by name (router losses and statistics); none unless a model has some."""
         return self.activations(input_ids, attn_mask, pos_ids=pos_ids), {}
+
+    def router_losses(self, aux: dict[str, jax.Array], mass: jax.Array) -> tuple[jax.Array, dict[str, Metric]]:
+        """What a training step adds to its loss, and the metrics, of the auxiliary values of a batch.
+
+        Args:
+            aux: From :meth:`activations_with_aux`.
+            mass: Summed loss weight of the batch.
+        """
+        return router_losses(aux, mass)
 
     @abc.abstractmethod
     def get_lm_head(self) -> NamedArray:
@@ -71,6 +84,56 @@ class LmConfig(PluginRegistry, discover_packages_path="levanter.models"):
     def total_trainable_params(self, vocab_size: int) -> int:
         """Number of parameters."""
         raise NotImplementedError(type(self).__name__)
+
+
+@dataclass(frozen=True)
+class HfLmConfig(LmConfig):
+    """A config whose models have a Hugging Face folder.
+
+    Attributes:
+        hf_model_type: ``model_type`` in ``config.json``.
+        hf_architecture: Class name in ``architectures``.
+        hf_base_prefix: Prefix that checkpoints of the model without its head leave out.
+    """
+
+    hf_model_type: ClassVar[str] = ""
+    hf_architecture: ClassVar[str] = ""
+    hf_base_prefix: ClassVar[str] = "model"
+
+    @abc.abstractmethod
+    def state_dict_map(self) -> list[TensorSlot]:
+        """Where each Hugging Face tensor lives, in export order."""
+
+    @classmethod
+    @abc.abstractmethod
+    def from_hf_config(cls, hf_config: Mapping[str, Any]) -> Self:
+        """Our config from a parsed ``config.json``."""
+
+    @abc.abstractmethod
+    def to_hf_config(self, vocab_size: int, config_overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The ``config.json`` that describes a model of this config."""
+
+    @abc.abstractmethod
+    def build(self, Vocab: Axis, *, key: jax.Array) -> "HfLmModel":
+        """Make a freshly initialised model."""
+
+    @property
+    def ties_embeddings(self) -> bool:
+        """Whether the head is the embedding table."""
+        return False
+
+
+class HfLmModel(LmHeadModel):
+    """A language model with a Hugging Face folder."""
+
+    @property
+    @abc.abstractmethod
+    def hf_config(self) -> HfLmConfig:
+        """The config it was made from."""
+
+    @abc.abstractmethod
+    def resize_vocab(self, new_size: int, *, key: jax.Array) -> Self:
+        """Grow or shrink the vocabulary; new rows start like a fresh model's."""
 
 
 def count_parameters(model: Any) -> int:

@@ -14,7 +14,9 @@ from levanter.errors import ModelShapeError
 from levanter.kernels.fused_cross_entropy import CrossEntropySpec, cross_entropy_sum, token_losses
 from levanter.metrics import Metric, Reduction
 from levanter.models.lm_model import LmHeadModel
-from levanter.models.moe import router_losses
+from levanter.trainable import BUFFER_PREFIX
+
+TRAINING_ONLY = (BUFFER_PREFIX, "train/")
 
 
 def next_token_loss(
@@ -42,7 +44,9 @@ def next_token_loss(
     (x, head, labels, weight, spec), aux = _prepare(model, example, logsumexp_weight, chunk)
     total, nll = cross_entropy_sum(x, head, labels, weight, spec)
     mass = jnp.sum(weight)
-    router_loss, metrics = router_losses(aux, mass)
+    router_loss, metrics = model.router_losses(aux, mass)
+    if not with_router_losses:
+        metrics = {name: metric for name, metric in metrics.items() if not name.startswith(TRAINING_ONLY)}
     added = with_router_losses and bool(metrics)
     total = total + router_loss * mass if added else total
     if logsumexp_weight or added:

@@ -129,6 +129,9 @@ class TensorSlot:
 
     def _write_leaf(self, target: np.ndarray, shape: tuple[int, ...], rows: np.ndarray, first: int) -> None:
         """Rows ``first ..`` of one leaf's tensor of ``shape``, which is concatenated by rows."""
+        if self.layout == Layout.LINEAR_STACK:
+            target[first : first + len(rows)] = rows.swapaxes(-1, -2)
+            return
         if self.layout != Layout.LINEAR:
             target.reshape(shape)[first : first + len(rows)] = rows
             return
