@@ -1,3 +1,4 @@
+import copy
 import json
 import logging
 import os
@@ -8,6 +9,7 @@ import tempfile
 import uuid
 
 import pytest
+from marin.execution._objects import local_workspace
 from marin.execution.layout import StepLayout
 from marin.execution.manifest import build_manifest, content_digest
 from marin.execution.records import read_record
@@ -22,11 +24,11 @@ PROVENANCE = json.dumps({"tree_hash": "t", "base_commit": "c", "dirty": False, "
 
 
 class Zygote:
-    """Starts drivers by forking a process that has imported everything already."""
+    """Starts drivers by forking a process that has imported everything already, further modules too."""
 
-    def __init__(self):
+    def __init__(self, *modules):
         self._process = subprocess.Popen(
-            [sys.executable, os.path.join(DRIVERS, "zygote.py")],
+            [sys.executable, os.path.join(DRIVERS, "zygote.py"), *modules],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -185,7 +187,21 @@ class ObjectDiamondStore(DiamondStore):
         self._env = {**env, "TMPDIR": self.work}
 
     def start(self, **env):
-        return super().start(**self._env, **env)
+        return super().start(**{**self._env, **env})
+
+    def elsewhere(self):
+        """The same store, driven from another machine: nothing of what this one's drivers leave on its disk."""
+        other = copy.copy(self)
+        other.work = os.path.join(self._root, f"tmp-{uuid.uuid4().hex}")
+        os.makedirs(other.work)
+        other._env = {**self._env, "TMPDIR": other.work}
+        return other
+
+    def litter(self, name):
+        workspace = os.path.basename(local_workspace(f"{self.prefix}/{name}/2026.12.01"))
+        folder = os.path.join(self.work, f"marin-work-{os.getuid()}", workspace)
+        os.makedirs(os.path.join(folder, "trash-0123456789ab"), exist_ok=True)
+        os.makedirs(os.path.join(folder, "output.staging-0"), exist_ok=True)
 
     def digests(self, names=STEPS):
         found = {}
@@ -242,10 +258,17 @@ def s3_env(s3_endpoint, monkeypatch):
     fsspec.get_filesystem_class("s3").clear_instance_cache()
 
 
+@pytest.fixture(scope="module")
+def s3_zygote(s3_endpoint):
+    zygote = Zygote("rigging.filesystem._adapters.s3", "s3fs")
+    yield zygote
+    zygote.close()
+
+
 @pytest.fixture
-def object_store(tmp_path, zygote, s3_env):
+def object_store(tmp_path, s3_zygote, s3_env):
     from rigging.filesystem._adapters.s3 import s3_client
 
     bucket = f"example-{uuid.uuid4().hex[:8]}"
     s3_client().create_bucket(Bucket=bucket)
-    return ObjectDiamondStore(str(tmp_path), zygote, bucket, s3_env)
+    return ObjectDiamondStore(str(tmp_path), s3_zygote, bucket, s3_env)

@@ -1,9 +1,12 @@
 """Forks driver processes on demand, so that a crash test pays for Python's imports once and not per kill.
 
+Arguments name further modules to import.
+
 Reads one JSON request a line on stdin, answers one a line on stdout: ``start`` (prefix, env, out, err) -> pid,
 ``wait`` (pid, timeout) -> exit code, negative for a signal, null when it still runs.
 """
 
+import importlib
 import json
 import os
 import sys
@@ -14,6 +17,9 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import diamond
 import fray  # noqa: F401  (imported by every driver anyway)
 import marin.execution.entry  # noqa: F401
+
+for module in sys.argv[1:]:
+    importlib.import_module(module)
 
 
 def child(request):
