@@ -90,18 +90,25 @@ def stdlib_source() -> Source:
 
 
 HUB_LICENCES = {
+    # Read on a stored copy of the data set's own card.
     "HuggingFaceFW/fineweb": "ODC-By-1.0",
+    "allenai/dolma": "ODC-By-1.0",  # from 2024-04-15 on; earlier copies were under AI2's ImpACT licence
+    "openai/gsm8k": "MIT",
+    # Read elsewhere: on the card of the same owner's Parquet copy, and in the documentation of a library that loads it.
+    "mlfoundations/dclm-baseline-1.0": "CC-BY-4.0",
+    "allenai/c4": "ODC-By-1.0",  # and Common Crawl's terms of use
+    # Not verified: no copy of the card was at hand. Look at the page that ``terms_url`` of the source names.
     "HuggingFaceFW/fineweb-edu": "ODC-By-1.0",
     "Salesforce/wikitext": "CC-BY-SA-3.0 OR GFDL-1.3-or-later",
-    "allenai/c4": "ODC-By-1.0",
-    "allenai/dolma": "ODC-By-1.0",
-    "mlfoundations/dclm-baseline-1.0": "CC-BY-4.0",
-    "openai/gsm8k": "MIT",
     "cais/mmlu": "MIT",
     "roneneldan/TinyStories": "CDLA-Sharing-1.0",
     "wikimedia/wikipedia": "CC-BY-SA-3.0 OR GFDL-1.3-or-later",
 }
-"""Licences that data sets of the hub state on their pages, by id; what the caller vouches for goes over them."""
+"""Licences that data sets of the hub state on their pages, by id; what the caller vouches for goes over them.
+
+A card may change, and a licence covers the collection, not each page in it: ``licence=`` is the way to state what you
+have read yourself.
+"""
 
 
 def parse_source(argument: str, *, licence: str | None = None) -> Source:

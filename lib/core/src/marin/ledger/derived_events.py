@@ -17,7 +17,8 @@ def missing_ends(attempts: Iterable[AttemptRecord], known: Container[str]) -> It
         attempts: Attempts.
         known: Ids of the events there are.
     Example:
-        >>> ended = AttemptRecord(attempt="a1", step="tokens@dev", status="failed", ended_at="2026-12-01T00:00:00Z")
+        >>> ended = AttemptRecord(attempt="a1", epoch=1, step="tokens@dev", output_path="/store/tokens/dev",
+        ...                       status="failed", ended_at="2026-12-01T00:00:00Z")
         >>> [(event.id, event.data["derived"]) for event in missing_ends([ended], known=set())]
         [('a1-failed', True)]
         >>> list(missing_ends([ended], known={"a1-failed"}))
