@@ -186,7 +186,8 @@ def _notes(
         if not state.commit:
             notes.append(f"{', '.join(state.steps)}: ran outside of a repository, so no revision is on record")
         if state.patch_redacted:
-            notes.append(f"the patch {state.patch[:12]} was redacted and does not apply as it is")
+            fate = "it still applies, without them" if state.patch_applies else "it does not apply as it is"
+            notes.append(f"secrets were taken out of the patch {state.patch[:12]}: {fate}")
     ungated = [step.label for step in lineage if step.record is not None and not step.record.policy]
     if ungated:
         notes.append(f"no policy was asked when these ran: {', '.join(ungated)} (judged here instead)")

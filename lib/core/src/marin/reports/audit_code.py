@@ -44,5 +44,6 @@ def _state(prefix: str, data: dict[str, object], steps: list[str]) -> CodeState:
         patch=patch,
         patch_text=read_text(patch_path(prefix, patch)) if patch else None,
         patch_redacted=bool(data.get("patch_redacted")),
+        patch_applies=bool(data.get("patch_applies", not data.get("patch_redacted"))),
         steps=steps,
     )

@@ -139,6 +139,7 @@ class CodeState:
         patch: SHA-256 of the kept patch, or an empty string.
         patch_text: The patch; None when it is not kept.
         patch_redacted: Whether something was taken out of it.
+        patch_applies: Whether it still applies to the commit.
         steps: ``name@version`` of the steps.
     """
 
@@ -152,6 +153,7 @@ class CodeState:
     patch: str
     patch_text: str | None
     patch_redacted: bool
+    patch_applies: bool
     steps: Sequence[str]
 
 
