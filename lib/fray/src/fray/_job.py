@@ -1,16 +1,20 @@
-"""A job of the local backend: its state, its outcome, its output."""
+"""A job as every backend keeps it: its state, its outcome, its output, and its name among the others."""
 
+import secrets
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from fray._codec import unpack_error
 from fray._future import Future
 from fray._logs import LogTail
-from fray.errors import JobFailed
+from fray._requests import same_fingerprint
+from fray.errors import JobAlreadyExists, JobFailed
 from fray.types import JobRequest, JobStatus
+
+_MOST_NAMES: Final = 10_000  # of jobs that have ended, beyond which they are forgotten
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +144,37 @@ class Job:
 
     def __repr__(self) -> str:
         return f"<job {self._job_id} {self._status}>"
+
+
+class JobNames:
+    """The jobs of a client by name, of which two of one name never live at once.
+
+    Args:
+        backend: What ids of jobs begin with.
+    """
+
+    def __init__(self, backend: str) -> None:
+        self._backend = backend
+        self._jobs: dict[str, Job] = {}
+        self._lock = threading.Lock()
+
+    def admit(self, request: JobRequest, fingerprint: object, adopt_existing: bool) -> tuple[Job, bool]:
+        """Return a new job and True, or the one that lives under this name and runs the same, and False.
+
+        Raises:
+            JobAlreadyExists: The one that lives runs something else, or ``adopt_existing`` is false.
+        """
+        with self._lock:
+            live = self._jobs.get(request.name)
+            if live is not None and not JobStatus.finished(live.status()):
+                if adopt_existing and same_fingerprint(live.fingerprint, fingerprint):
+                    return live, False
+                raise JobAlreadyExists(request.name, live)
+            job = Job(f"{self._backend}-{request.name}-{secrets.token_hex(4)}", request, fingerprint)
+            self._jobs[request.name] = job
+            if len(self._jobs) > _MOST_NAMES:
+                self._jobs = {name: job for name, job in self._jobs.items() if not JobStatus.finished(job.status())}
+            return job, True
 
 
 def wait_quietly(condition: Callable[[], bool], timeout_s: float) -> bool:

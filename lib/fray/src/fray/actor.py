@@ -121,7 +121,13 @@ class ActorGroup(Protocol):
         ...
 
     def wait_ready(self, count: int | None = None, timeout: float = 900.0) -> list[ActorHandle]:
-        """Wait until ``count`` actors (default all) have been constructed and return their handles."""
+        """Wait until ``count`` actors (default all) have been constructed and return their handles.
+
+        Raises:
+            JobRequestError: ``count`` is more than there are, or less than one.
+            ActorUnavailableError: An actor could not be constructed, or died; the constructor's exception is its cause.
+            TimeoutError: Too few are ready in time; tells how many.
+        """
         ...
 
     def restart(self, index: int) -> None:

@@ -8,7 +8,6 @@ same contract in threads, for tests and for work that shares memory.
 import atexit
 import itertools
 import os
-import secrets
 import shutil
 import subprocess
 import tempfile
@@ -17,7 +16,7 @@ import weakref
 from typing import Any, Final, Literal, Self
 
 from fray._codec import dumps, ship_by_value_if_needed, through_pickle
-from fray._job import Job
+from fray._job import Job, JobNames
 from fray._local.actors import GroupSpec, ProcessActorGroup
 from fray._local.addresses import unix_listener
 from fray._local.child import Guardian
@@ -27,11 +26,11 @@ from fray._local.pool import JobRun, ProcessPool
 from fray._local.threads import ThreadActorGroup, ThreadRunner
 from fray._overlay import VARIABLE as OVERLAY_VARIABLE
 from fray._overlay import overlay, requirements_of
-from fray._requests import check_group, pack_call, same_fingerprint
+from fray._requests import check_group, pack_call
 from fray.client import HostedActor
 from fray.endpoints import FOLDER_VARIABLE, EndpointFolder, new_endpoint, wait_for_endpoint
-from fray.errors import ClientClosedError, JobAlreadyExists, JobRequestError
-from fray.types import ActorConfig, Entrypoint, EnvironmentConfig, JobRequest, JobStatus, ResourceConfig
+from fray.errors import ClientClosedError, JobRequestError
+from fray.types import ActorConfig, Entrypoint, EnvironmentConfig, JobRequest, ResourceConfig
 
 _SOCKET_FOLDER_LIMIT: Final = 60  # a socket's path may have 107 bytes on Linux
 _open_clients: "weakref.WeakSet[LocalClient]" = weakref.WeakSet()
@@ -74,7 +73,7 @@ class LocalClient:
         self._enforce_memory = enforce_memory
         self._lock = threading.RLock()
         self._names = itertools.count()
-        self._jobs: dict[str, Job] = {}
+        self._jobs = JobNames("local")
         self._groups: list[ProcessActorGroup | ThreadActorGroup] = []
         self._hosted: list[HostedActor] = []
         self._pid = os.getpid()
@@ -108,16 +107,10 @@ class LocalClient:
         fingerprint = (entry.command, payload) if not in_thread else (entry.fn, entry.args, tuple(entry.kwargs.items()))
         with self._lock:
             self._require_open("submit")
-            live = self._jobs.get(request.name)
-            if live is not None and not JobStatus.finished(live.status()):
-                if adopt_existing and same_fingerprint(live.fingerprint, fingerprint):
-                    return live
-                raise JobAlreadyExists(request.name, live)
-            job = Job(f"local-{request.name}-{secrets.token_hex(4)}", request, fingerprint)
-            job.on_end(self._forget_endpoints)
-            self._jobs[request.name] = job
-            if len(self._jobs) > 10_000:
-                self._jobs = {name: job for name, job in self._jobs.items() if not JobStatus.finished(job.status())}
+            job, is_new = self._jobs.admit(request, fingerprint, adopt_existing)
+        if not is_new:
+            return job
+        job.on_end(self._forget_endpoints)
         if in_thread:
             self._threads.submit(job, self._thread_call(entry))
         else:

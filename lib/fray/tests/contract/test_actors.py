@@ -12,6 +12,7 @@ from fray import (
     CallCancelledError,
     Entrypoint,
     JobRequest,
+    JobRequestError,
     cancel_requested,
     current_actor,
 )
@@ -203,6 +204,10 @@ def test_a_restarted_actor_answers_under_the_same_name_with_fresh_state(client):
     first.add(5), second.add(7)
     group.restart(0)
     assert first.add(1) == 1, "no waiting needed: the call waits"
+    assert len(group.wait_ready(1, timeout=60)) >= 1
+    for count in (0, 3):
+        with pytest.raises(JobRequestError, match="1 to 2"):
+            group.wait_ready(count, timeout=60)
     assert group.wait_ready(timeout=60) == [first, second]
     assert second.add(1) == 8
 

@@ -15,6 +15,7 @@ from typing import Any
 from fray._job import Failure, Job
 from fray._local.executor import ActorExecutor
 from fray._local.handles import LocalActorHandle, register_in_process, unregister_in_process
+from fray._members import number_wanted
 from fray.actor import ActorContext, set_current_actor
 from fray.endpoints import set_thread_job
 from fray.errors import ActorUnavailableError
@@ -155,12 +156,13 @@ class ThreadActorGroup:
         """Return the handles: construction happened at creation.
 
         Raises:
+            JobRequestError: ``count`` is more than there are, or less than one.
             ActorUnavailableError: A constructor failed (it is the cause), or too few actors live.
         """
+        wanted = number_wanted(count, len(self._handles))
         if self._failure is not None:
             raise ActorUnavailableError(self.name, "an actor could not be constructed") from self._failure
         alive = [self._handles[i] for i, executor in enumerate(self._executors) if executor is not None]
-        wanted = len(self._handles) if count is None else count
         if len(alive) < wanted:
             raise ActorUnavailableError(self.name, f"only {len(alive)} of {wanted} actors live")
         return alive

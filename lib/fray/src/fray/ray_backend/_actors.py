@@ -11,6 +11,7 @@ import ray.exceptions
 
 from fray._codec import unpack_error
 from fray._future import Future
+from fray._members import wait_until_ready
 from fray.errors import ActorUnavailableError
 from fray.ray_backend import _board as board
 from fray.ray_backend._calls import NAMESPACE, RayActorHandle, one_line, resolved
@@ -154,28 +155,12 @@ class RayActorGroup:
         Returns:
             Their handles, by index.
         Raises:
+            JobRequestError: ``count`` is more than there are, or less than one.
             ActorUnavailableError: An actor could not be constructed, or died; the constructor's exception is its cause.
             TimeoutError: Too few are ready in time; tells how many.
         """
-        wanted = len(self._members) if count is None else count
-        end_s = time.monotonic() + timeout
-        while True:
-            ready = [member for member in self._members if member.ready.done() and not member.ended]
-            if len(ready) >= wanted:
-                return [member.handle for member in ready]
-            if self._failure is not None:
-                raise ActorUnavailableError(self.name, "an actor could not be constructed") from self._failure
-            dead = [member for member in self._members if member.ended]
-            if len(self._members) - len(dead) < wanted:
-                raise ActorUnavailableError(f"{self.name}-{dead[0].index}", dead[0].why)
-            left_s = end_s - time.monotonic()
-            if left_s <= 0:
-                raise TimeoutError(
-                    f"actors are not ready: group={self.name!r}, {len(ready)} of {wanted} after timeout={timeout} s; "
-                    "expected all. Wait longer, or ask for less than the cluster has."
-                )
-            waiting = next(member for member in self._members if not member.ready.done())
-            waiting.ready.wait(min(left_s, 0.05))
+        remedy = "Wait longer, or ask for less than the cluster has."
+        return wait_until_ready(self.name, self._members, lambda: self._failure, count, timeout, remedy)
 
     def restart(self, index: int) -> None:
         """Replace one actor by a fresh one under the same name; returns when the old process is gone."""

@@ -12,21 +12,21 @@ from typing import Any, Self
 import ray
 
 from fray._codec import dumps, ship_by_value_if_needed
-from fray._job import Job
+from fray._job import Job, JobNames
 from fray._local.addresses import tcp_listener
 from fray._local.hosting import host_in_process
 from fray._overlay import requirements_of
-from fray._requests import check_group, pack_call, same_fingerprint
+from fray._requests import check_group, pack_call
 from fray._tree import pack_tree
 from fray.client import HostedActor
 from fray.endpoints import new_endpoint, wait_for_endpoint
-from fray.errors import ClientClosedError, JobAlreadyExists, JobRequestError
+from fray.errors import ClientClosedError, JobRequestError
 from fray.ray_backend import _board as board
 from fray.ray_backend._actors import RayActorGroup, RayGroupSpec
 from fray.ray_backend._jobs import RayJobs, RayRun, block_in_worker
 from fray.ray_backend._options import require_feasible, resource_options, runtime_env
 from fray.ray_backend._worker import Surroundings
-from fray.types import ActorConfig, EnvironmentConfig, JobRequest, JobStatus, ResourceConfig
+from fray.types import ActorConfig, EnvironmentConfig, JobRequest, ResourceConfig
 
 
 class RayClient:
@@ -84,7 +84,7 @@ class RayClient:
         self._endpoints = board.EndpointBoard(f"{self._root}E/")
         self._numbers = itertools.count()
         self._lock = threading.RLock()
-        self._named: dict[str, Job] = {}
+        self._named = JobNames("ray")
         self._trees: dict[str, Any] = {}
         self._groups: list[RayActorGroup] = []
         self._hosted: list[HostedActor] = []
@@ -112,15 +112,9 @@ class RayClient:
         fingerprint = (entry.command, payload)
         with self._lock:
             self._require_open("submit")
-            live = self._named.get(request.name)
-            if live is not None and not JobStatus.finished(live.status()):
-                if adopt_existing and same_fingerprint(live.fingerprint, fingerprint):
-                    return live
-                raise JobAlreadyExists(request.name, live)
-            job = Job(f"ray-{request.name}-{secrets.token_hex(4)}", request, fingerprint)
-            self._named[request.name] = job
-            if len(self._named) > 10_000:
-                self._named = {name: job for name, job in self._named.items() if not JobStatus.finished(job.status())}
+            job, is_new = self._named.admit(request, fingerprint, adopt_existing)
+        if not is_new:
+            return job
         run = RayRun(job, payload, options, surroundings, tree, f"{self._prefix}j{next(self._numbers)}")
         if self._in_task:
             job.on_wait(block_in_worker(run))
