@@ -117,6 +117,46 @@ def test_create_replace_and_delete_ask_for_the_version(store_url):
     assert thing.write(b"", expected_version=None) and thing.read().data == b""
 
 
+def test_a_file_is_written_under_the_same_condition_and_its_version_needs_no_content(store_url, tmp_path):
+    target = conditional_object(f"{store_url}/file")
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.write_bytes(b"1" * 1_000_000)
+    second.write_bytes(b"")
+    assert target.version() is None
+    version = target.write_file(str(first), expected_version=None)
+    assert target.version() == version == target.read().version
+    for stale in (None, "0", "never"):
+        with pytest.raises(ConditionalWriteError):
+            target.write_file(str(second), expected_version=stale)
+    assert target.read().data == first.read_bytes()
+    assert target.write_file(str(second), expected_version=version) == target.version() != version
+    assert target.read().data == b""
+    with pytest.raises(FileNotFoundError):
+        target.write_file(str(tmp_path / "none"), expected_version=target.version())
+
+
+UPLOAD = """
+import resource, sys
+from rigging.filesystem.conditional import conditional_object
+target = conditional_object(sys.argv[1])
+target.read()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print("ready")
+sys.stdin.readline()
+target.write_file(sys.argv[2], expected_version=None)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+
+
+def test_a_large_file_goes_up_without_being_held_in_memory(s3_bucket, tmp_path, python_child):
+    with open(tmp_path / "large", "wb") as file:
+        file.truncate(128 * 2**20)
+    child = python_child(UPLOAD, f"{s3_bucket}/large", str(tmp_path / "large"))
+    assert child.line() == "ready"
+    child.send("go")
+    assert int(child.line()) < 48  # MiB, of 128
+
+
 def test_a_missing_bucket_is_an_error_and_not_an_absent_object(s3_bucket, gcs_bucket):
     for url in ("s3://example-no-such-bucket/x", "gs://example-no-such-bucket/x"):
         with pytest.raises(OSError, match="cannot write"):

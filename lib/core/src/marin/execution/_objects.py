@@ -6,7 +6,7 @@ over the version that was there when the lease was taken (or over nothing). A dr
 objects of its successor and is refused; whatever it had uploaded before, the successor replaces. The status comes
 last, so a reader that sees ``SUCCESS`` sees a whole output.
 
-Files are uploaded one at a time and pass through memory whole.
+Files are uploaded one at a time, read as they are sent.
 """
 
 import contextlib
@@ -156,9 +156,9 @@ def object_versions(root: str) -> dict[str, str]:
     """Version of every object below a prefix, by its path relative to it; read when an owner begins."""
     versions: dict[str, str] = {}
     for relative in object_sizes(root):
-        stored = conditional_object(f"{root}/{relative}").read()
-        if stored is not None:
-            versions[relative] = stored.version
+        version = conditional_object(f"{root}/{relative}").version()
+        if version is not None:
+            versions[relative] = version
     return versions
 
 
@@ -199,22 +199,26 @@ def upload_output(
 
 
 def _upload(source: str, target: str, relative: str, expected: str | None, check: Callable[[], None]) -> None:
-    with open(os.path.join(source, relative), "rb") as file:
-        data = file.read()
-    stored = conditional_object(f"{target}/{relative}")
+    path, url = os.path.join(source, relative), f"{target}/{relative}"
+    stored = conditional_object(url)
     for _ in range(_TRIES):
         # The version that may be replaced is always older than a successful check: a driver that sleeps after the
         # check cannot replace what its successor wrote meanwhile.
         check()
         try:
-            stored.write(data, expected_version=expected)
+            stored.write_file(path, expected_version=expected)
             return
         except ConditionalWriteError:
-            now = stored.read()
-            if now is not None and now.data == data:
+            expected = stored.version()
+            # The answer to our own write may have been lost; a hash that another write overtakes only costs a try.
+            if expected is not None and hash_object(url) == _hash_local(path):
                 return
-            expected = None if now is None else now.version
-    raise OSError(f"cannot upload {target}/{relative}: {_TRIES} tries met other writers")
+    raise OSError(f"cannot upload {url}: {_TRIES} tries met other writers")
+
+
+def _hash_local(path: str) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def local_workspace(output_path: str) -> str:

@@ -49,11 +49,24 @@ class ConditionalObject(Protocol):
         """Return the content and its version; None when the object does not exist."""
         ...
 
+    def version(self) -> str | None:
+        """Return the version alone; None when the object does not exist. Stores of objects send no content for it."""
+        ...
+
     def write(self, data: bytes, *, expected_version: str | None) -> str:
         """Replace the content if the stored version is ``expected_version`` (None: must not exist); return the new one.
 
         Raises:
             ConditionalWriteError: Another version is stored.
+        """
+        ...
+
+    def write_file(self, source: str, *, expected_version: str | None) -> str:
+        """``write`` the content of a local file; it streams to stores of objects instead of passing through memory.
+
+        Raises:
+            ConditionalWriteError: Another version is stored.
+            FileNotFoundError: There is no such file.
         """
         ...
 
@@ -117,6 +130,11 @@ class LocalConditionalObject:
         except FileNotFoundError:
             return None
 
+    def version(self) -> str | None:
+        """Return the version alone; it is made from the content, which is read."""
+        stored = self.read()
+        return None if stored is None else stored.version
+
     def write(self, data: bytes, *, expected_version: str | None) -> str:
         """Replace the content if the stored version matches; durable when it returns.
 
@@ -147,6 +165,11 @@ class LocalConditionalObject:
                 raise
             fsync_path(self._folder)
             return _version(data, stamp_ns)
+
+    def write_file(self, source: str, *, expected_version: str | None) -> str:
+        """``write`` the content of a local file, through memory."""
+        with open(source, "rb") as stream:
+            return self.write(stream.read(), expected_version=expected_version)
 
     def delete(self, *, expected_version: str) -> None:
         """Delete the file if the stored version matches.

@@ -84,17 +84,30 @@ class GcsConditionalObject:
             ConditionalWriteError: Another version is stored.
             OSError: The store refused or did not answer; a bucket that does not exist too.
         """
+        return self._upload("upload_from_string", data, expected_version)
+
+    def write_file(self, source: str, *, expected_version: str | None) -> str:
+        """Replace the content by that of a local file, as ``write`` does; the file is read as it is sent.
+
+        Raises:
+            ConditionalWriteError: Another version is stored.
+            FileNotFoundError: There is no such file.
+            OSError: The store refused or did not answer.
+        """
+        return self._upload("upload_from_filename", source, expected_version)
+
+    def _upload(self, method: str, content: bytes | str, expected_version: str | None) -> str:
         expected = _generation(expected_version)
         if expected is None:
-            raise ConditionalWriteError(self.path, expected_version, self._version_now())
+            raise ConditionalWriteError(self.path, expected_version, self.version())
         blob = self._bucket.blob(self._key)
         try:
-            blob.upload_from_string(
-                data, content_type="application/octet-stream", if_generation_match=expected, timeout=_TIMEOUT_S
+            getattr(blob, method)(
+                content, content_type="application/octet-stream", if_generation_match=expected, timeout=_TIMEOUT_S
             )
         except _failures() as error:
             if _code(error) == _REFUSED:
-                raise ConditionalWriteError(self.path, expected_version, self._version_now()) from error
+                raise ConditionalWriteError(self.path, expected_version, self.version()) from error
             raise OSError(f"cannot write {self.path}: {error}") from error
         return str(blob.generation)
 
@@ -107,19 +120,27 @@ class GcsConditionalObject:
             ConditionalWriteError: Another version is stored, or none.
             OSError: The store refused or did not answer.
         """
-        now = self._version_now()
+        now = self.version()
         if now is None or now != expected_version:
             raise ConditionalWriteError(self.path, expected_version, now)
         try:
             self._bucket.blob(self._key).delete(if_generation_match=int(now), timeout=_TIMEOUT_S)
         except _failures() as error:
             if _code(error) in (_REFUSED, _ABSENT):
-                raise ConditionalWriteError(self.path, expected_version, self._version_now()) from error
+                raise ConditionalWriteError(self.path, expected_version, self.version()) from error
             raise OSError(f"cannot delete {self.path}: {error}") from error
 
-    def _version_now(self) -> str | None:
-        stored = self.read()
-        return None if stored is None else stored.version
+    def version(self) -> str | None:
+        """Return the generation alone; None when the object does not exist.
+
+        Raises:
+            OSError: The store refused or did not answer.
+        """
+        try:
+            blob = self._bucket.get_blob(self._key, timeout=_TIMEOUT_S)
+        except _failures() as error:
+            raise OSError(f"cannot look at {self.path}: {error}") from error
+        return None if blob is None else str(blob.generation)
 
 
 def _generation(version: str | None) -> int | None:

@@ -12,7 +12,7 @@ References:
 """
 
 import functools
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from rigging.errors import ConditionalWriteError, MissingExtraError
 from rigging.filesystem._versioned import VersionedBytes
@@ -76,12 +76,28 @@ class S3ConditionalObject:
             ConditionalWriteError: Another version is stored.
             OSError: The store refused or did not answer.
         """
+        return self._put(data, expected_version)
+
+    def write_file(self, source: str, *, expected_version: str | None) -> str:
+        """Replace the content by that of a local file, as ``write`` does; the file is read as it is sent.
+
+        One request, so at most 5 GiB.
+
+        Raises:
+            ConditionalWriteError: Another version is stored.
+            FileNotFoundError: There is no such file.
+            OSError: The store refused or did not answer.
+        """
+        with open(source, "rb") as stream:
+            return self._put(stream, expected_version)
+
+    def _put(self, body: bytes | BinaryIO, expected_version: str | None) -> str:
         condition = {"IfNoneMatch": "*"} if expected_version is None else {"IfMatch": expected_version}
         try:
-            return self._client.put_object(**self._where, Body=data, **condition)["ETag"]
+            return self._client.put_object(**self._where, Body=body, **condition)["ETag"]
         except self._failures as error:
             if _code(error) in _REFUSED | _ABSENT:
-                raise ConditionalWriteError(self.path, expected_version, self._version_now()) from error
+                raise ConditionalWriteError(self.path, expected_version, self.version()) from error
             raise OSError(f"cannot write {self.path}: {error}") from error
 
     def delete(self, *, expected_version: str) -> None:
@@ -93,19 +109,28 @@ class S3ConditionalObject:
             ConditionalWriteError: Another version is stored, or none.
             OSError: The store refused or did not answer.
         """
-        now = self._version_now()
+        now = self.version()
         if now != expected_version:
             raise ConditionalWriteError(self.path, expected_version, now)
         try:
             self._client.delete_object(**self._where, IfMatch=expected_version)
         except self._failures as error:
             if _code(error) in _REFUSED | _ABSENT:
-                raise ConditionalWriteError(self.path, expected_version, self._version_now()) from error
+                raise ConditionalWriteError(self.path, expected_version, self.version()) from error
             raise OSError(f"cannot delete {self.path}: {error}") from error
 
-    def _version_now(self) -> str | None:
-        stored = self.read()
-        return None if stored is None else stored.version
+    def version(self) -> str | None:
+        """Return the ETag alone; None when the object does not exist.
+
+        Raises:
+            OSError: The store refused or did not answer.
+        """
+        try:
+            return self._client.head_object(**self._where)["ETag"]
+        except self._failures as error:
+            if _code(error) in _ABSENT:
+                return None
+            raise OSError(f"cannot look at {self.path}: {error}") from error
 
 
 def _client_failures() -> tuple[type[Exception], ...]:
