@@ -1,7 +1,10 @@
 """Checkpoints: exact, invisible until whole, pruned as promised, loud when damaged."""
 
 import json
+import logging
 import os
+import time
+import tracemalloc
 from typing import Any
 
 import haliax as hax
@@ -12,9 +15,12 @@ import pytest
 from haliax import Axis
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from levanter._checkpoint.diagnostics import before_copy, watched_save
 from levanter._checkpoint.policy import KeepEvery, Retention, SaveSituation, decide, is_permanent_step, validate_keep
 from levanter.checkpoint import (
+    CheckpointDebugConfig,
     CheckpointerConfig,
+    CheckpointWriteConfig,
     discover_checkpoint_candidates,
     discover_latest_checkpoint,
     is_checkpoint_path,
@@ -261,3 +267,53 @@ def test_the_manifest_lists_every_array_with_its_layout(tmp_path):
     manifest = read_manifest(str(tmp_path / "c"))
     assert manifest["w"].shape == (4, 6) and manifest["half"].dtype == "bfloat16"
     assert "nested/1/key" in manifest
+
+
+def saver(tmp_path, **changes):
+    config = CheckpointerConfig(base_path=str(tmp_path), keep=None, append_run_id_to_base_path=False, **changes)
+    return config.create("run")
+
+
+def test_chunks_are_no_larger_than_asked(tmp_path):
+    state = {"w": jnp.arange(64.0).reshape(8, 8)}
+    checkpoints = saver(tmp_path, write=CheckpointWriteConfig(max_chunk_bytes=128, data_copy_concurrency=1))
+    path = checkpoints.on_step(state, 1, force=True)
+    checkpoints.wait_until_finished()
+    assert read_manifest(path)["w"].chunk_shape == (4, 8)
+    assert tree_digest(load_checkpoint(state, path)) == tree_digest(state)
+
+
+def test_a_state_that_may_not_be_staged_is_refused_before_the_first_step(tmp_path):
+    state = {"w": jnp.zeros(100), "n": 3}
+    saver(tmp_path, write=CheckpointWriteConfig(max_staged_host_bytes=400)).reserve(state)
+    with pytest.raises(ConfigError, match="max_staged_host_bytes=399; expected >= 400"):
+        saver(tmp_path, write=CheckpointWriteConfig(max_staged_host_bytes=399)).reserve(state)
+
+
+def test_a_slow_save_says_how_long_it_takes_and_where_memory_went(tmp_path, caplog, capfd):
+    clock = ManualClock()
+    caplog.set_level(logging.INFO, logger="levanter._checkpoint.diagnostics")
+    config = CheckpointDebugConfig(enabled=True, log_interval=30, dump_stacks_after=45, tracemalloc_frames=1)
+    try:
+        before_copy(config)
+        with watched_save(config, "the/path", clock):
+            for lines in (2, 4, 5):  # the second advance reaches the moment of the stacks as well
+                clock.advance(31)
+                deadline = time.monotonic() + 60
+                while len(caplog.records) < lines and time.monotonic() < deadline:
+                    time.sleep(0.01)
+    finally:
+        tracemalloc.stop()
+    said = [record.getMessage() for record in caplog.records]
+    assert "saving the/path: resident" in said[0]
+    assert any("has run for 31.0 s: resident" in line for line in said)
+    assert sum("stacks of all threads follow" in line for line in said) == 1
+    assert any("ended after 93.0 s" in line for line in said) and said[-1].startswith("allocated:")
+
+
+def test_without_debug_nothing_is_said(tmp_path, caplog):
+    caplog.set_level(logging.INFO, logger="levanter._checkpoint.diagnostics")
+    before_copy(CheckpointDebugConfig())
+    with watched_save(CheckpointDebugConfig(), "the/path", ManualClock()):
+        pass
+    assert not caplog.records and not tracemalloc.is_tracing()

@@ -222,3 +222,42 @@ def test_a_list_of_names_stays_a_list_and_a_name_a_name(section, key, value):
 def test_an_axis_may_be_laid_over_several_mesh_axes():
     config = cfg.decode(TrainLmConfig, {"trainer": {"mesh": {"compute_mapping": {"batch": ["replica", "data"]}}}})
     assert config.trainer.mesh.compute_mapping["batch"] == ["replica", "data"]
+
+
+PUBLISHED_TRAINER = """
+profiler:
+  enabled: true
+  upload: {enabled: false, ttl_days: 7}
+checkpointer:
+  debug: {enabled: true, log_interval: 30, dump_stacks_after: 120, tracemalloc_frames: 0}
+  write: {max_chunk_bytes: 536870912, data_copy_concurrency: 16, cache_pool_bytes: 1073741824, max_write_replicas: 1024}
+progress_watchdog: {step_timeout: 30m, startup_grace_period: 1h, diagnostic_timeout: 10s}
+"""
+
+
+def test_sections_of_published_configs_that_few_runs_set_are_read(tmp_path):
+    (tmp_path / "c.yaml").write_text(PUBLISHED_TRAINER)
+    trainer = cfg.load_config(TrainerConfig, [str(tmp_path / "c.yaml")])
+    assert not trainer.profiler.upload.enabled and trainer.profiler.upload.ttl_days == 7
+    assert trainer.checkpointer.debug.dump_stacks_after == 120
+    assert trainer.checkpointer.write.max_chunk_bytes == 512 << 20
+    assert trainer.progress_watchdog.startup_grace_period == timedelta(hours=1)
+    assert cfg.decode(TrainerConfig, cfg.encode(trainer)) == trainer
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        ({"profiler": {"upload": {"service_url": "https://x"}}}, "tracker that uploads artifacts"),
+        ({"profiler": {"upload": {"ttl_days": 0}}}, "ttl_days=0; expected >= 1"),
+        ({"profiler": {"upload": {"ttl": 3}}}, "ttl_days"),
+        ({"checkpointer": {"write": {"max_chunk_bytes": 0}}}, "max_chunk_bytes=0; expected >= 1"),
+        ({"checkpointer": {"write": {"cache_pool_bytes": -1}}}, "expected >= 0"),
+        ({"checkpointer": {"debug": {"log_interval": 0}}}, "expected > 0 seconds"),
+        ({"checkpointer": {"debug": {"top_allocations": -1}}}, "top_allocations=-1"),
+        ({"progress_watchdog": {"startup_grace_period": "0s"}}, "startup_grace_period"),
+    ],
+)
+def test_values_of_these_sections_that_cannot_be_honoured_say_why(raw, text):
+    with pytest.raises(ConfigError, match=text):
+        cfg.decode(TrainerConfig, raw)

@@ -1,7 +1,9 @@
 """The loop: accumulation, metrics, divergence, hooks, precision, stopping."""
 
+import contextlib
 import json
 import math
+import os
 import threading
 from datetime import timedelta
 
@@ -16,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from levanter._checkpoint.policy import KeepEvery
 from levanter.callbacks.core import Hook
+from levanter.callbacks.profiler import Profiler, ProfilerConfig, ProfileUploadConfig
 from levanter.callbacks.watch import WatchConfig
 from levanter.callbacks.watchdog import ProgressWatchdog, ProgressWatchdogConfig
 from levanter.checkpoint import CheckpointerConfig, discover_latest_checkpoint
@@ -29,6 +32,7 @@ from levanter.optim.config import AdamConfig
 from levanter.optim.model_averaging import EmaConfig
 from levanter.precision import Policy, cast_floating
 from levanter.throughput import WorkPerExample
+from levanter.tracker.json_file import JsonFileTracker
 from levanter.tracker.tracker_fns import jit_log
 from levanter.trainer import Trainer
 from levanter.trainer_config import TrainerConfig
@@ -229,6 +233,56 @@ def test_the_watchdog_knows_which_deadline_passed():
     assert "step has run" in dog.stalled()
 
 
+def test_no_step_is_too_long_within_the_grace_period():
+    clock = ManualClock()
+    config = ProgressWatchdogConfig(timedelta(seconds=10), startup_grace_period=timedelta(seconds=60))
+    dog = ProgressWatchdog(config, clock=clock)
+    dog.step_started()
+    dog.step_finished()
+    dog.step_started()
+    clock.advance(60)
+    assert dog.stalled() is None
+    clock.advance(1)
+    assert "step has run" in dog.stalled()
+
+
+STALLED = """
+import os, sys, threading, time
+from datetime import timedelta
+from levanter.callbacks.watchdog import ProgressWatchdog, ProgressWatchdogConfig
+sys.stderr = open(sys.argv[1], "w")
+second = timedelta(seconds=0.1)
+ProgressWatchdog(ProgressWatchdogConfig(startup_timeout=second, diagnostic_timeout=second), poll_s=0.05).start()
+time.sleep(100)
+"""
+
+
+def test_a_stalled_process_ends_even_when_nobody_reads_what_it_says(tmp_path, run_python):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    writer = os.open(pipe, os.O_WRONLY)
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"x" * 4096)
+    assert run_python("-c", STALLED, str(pipe)).returncode == 124
+    os.close(reader)
+    os.close(writer)
+
+
+def test_a_finished_trace_is_handed_to_the_trackers(tmp_path):
+    for enabled in (True, False):
+        tracker = JsonFileTracker(str(tmp_path / str(enabled)))
+        config = ProfilerConfig(enabled=True, start_step=1, num_steps=1, upload=ProfileUploadConfig(enabled=enabled))
+        profiler = Profiler(config, str(tmp_path / "traced"), tracker)
+        profiler.on_step(1)
+        jax.block_until_ready(jnp.ones(2) + 1)
+        profiler.on_step(2)
+        assert list((tmp_path / str(enabled)).rglob("profile/**/*.pb")) != [] or not enabled
+        assert (tmp_path / str(enabled) / "artifacts").exists() is enabled
+
+
 def test_hooks_get_force_only_if_they_take_it():
     assert Hook.of(lambda info, force: None, 2).takes_force and not Hook.of(lambda info: None, 2).takes_force
     with pytest.raises(ValueError, match="every=0"):
@@ -278,8 +332,6 @@ def test_an_error_of_the_loss_function_is_raised_by_the_run(tmp_path):
     examples = ListAsyncDataset([hax.named(np.zeros(4, np.float32), axis)]).repeat()
     with Trainer(trainer_config(tmp_path), AdamConfig().build(4), broken, progress=False) as trainer:
         loader = trainer.data_loader(examples)
-        state = trainer.initial_state(
-            jax.random.PRNGKey(0), model_init=lambda: Line(hax.ones(axis)), loader=loader
-        )
+        state = trainer.initial_state(jax.random.PRNGKey(0), model_init=lambda: Line(hax.ones(axis)), loader=loader)
         with pytest.raises(ValueError, match="no such loss"):
             trainer.train(state, loader)

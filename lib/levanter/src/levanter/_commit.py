@@ -14,6 +14,7 @@ import jax
 
 from levanter._checkpoint import processes
 from levanter._checkpoint.layout import CheckpointMetadata, join, write_manifest, write_metadata
+from levanter._checkpoint.options import CheckpointWriteConfig
 from levanter.tensorstore_serialization import HostArray, create_arrays, write_snapshot
 
 logger = logging.getLogger(__name__)
@@ -28,7 +29,13 @@ def delete_checkpoint(path: str) -> None:
         fs.rm(plain, recursive=True)
 
 
-def commit(arrays: list[HostArray], path: str, metadata: CheckpointMetadata, name: str) -> None:
+def commit(
+    arrays: list[HostArray],
+    path: str,
+    metadata: CheckpointMetadata,
+    name: str,
+    options: CheckpointWriteConfig | None = None,
+) -> None:
     """Write a snapshot and make it a checkpoint, on every process of the run.
 
     Args:
@@ -36,6 +43,7 @@ def commit(arrays: list[HostArray], path: str, metadata: CheckpointMetadata, nam
         path: Folder to create; whatever is there is replaced.
         metadata: Last file.
         name: Unique name of this save, the same on all processes.
+        options: How the bytes are written.
 
     Raises:
         CheckpointError: storage refused here or on another process; the incomplete folder is removed, because on a full
@@ -44,7 +52,7 @@ def commit(arrays: list[HostArray], path: str, metadata: CheckpointMetadata, nam
     try:
         alone = jax.process_count() == 1
         _phase(f"{name}/create", lambda: _create(arrays, path, empty=not alone) if processes.is_first() else None)
-        _phase(f"{name}/write", lambda: write_snapshot(path, arrays, create=alone))
+        _phase(f"{name}/write", lambda: write_snapshot(path, arrays, create=alone, options=options))
         _phase(f"{name}/commit", lambda: write_metadata(path, metadata) if processes.is_first() else None)
     except BaseException:
         if processes.is_first():

@@ -22,6 +22,7 @@ import jax
 from rigging.timing import Clock, SystemClock
 
 from levanter._checkpoint import processes
+from levanter._checkpoint.diagnostics import before_copy, watched_save
 from levanter._checkpoint.discovery import CheckpointCandidate as CheckpointCandidate
 from levanter._checkpoint.discovery import discover_checkpoint_candidates as discover_checkpoint_candidates
 from levanter._checkpoint.discovery import discover_latest_checkpoint as discover_latest_checkpoint
@@ -33,6 +34,8 @@ from levanter._checkpoint.layout import (
     read_manifest,
     read_metadata,
 )
+from levanter._checkpoint.options import CheckpointDebugConfig as CheckpointDebugConfig
+from levanter._checkpoint.options import CheckpointWriteConfig as CheckpointWriteConfig
 from levanter._checkpoint.policy import KeepEvery, Retention, SaveSituation, decide, validate_keep
 from levanter._commit import commit
 from levanter._commit import delete_checkpoint as delete_checkpoint
@@ -49,6 +52,7 @@ from levanter.tensorstore_serialization import (
     read_arrays,
     release_free_memory,
     snapshot,
+    staged_bytes,
     staging_plan,
 )
 from levanter.tree_paths import is_named, named_leaves, path_name, raw_array
@@ -73,6 +77,8 @@ class CheckpointerConfig:
             allocating it anew; the stall is several times shorter. Accelerators do not need it.
         max_failed_saves: Saves in a row that may fail (full disk, storage out of reach) before the run does; the last
             save of a run may never fail.
+        debug: What is said about a save that takes its time.
+        write: How its bytes are written.
     """
 
     base_path: str = "checkpoints/"
@@ -85,6 +91,8 @@ class CheckpointerConfig:
     asynchronous: bool = True
     keep_staging_buffers: bool = True
     max_failed_saves: int = 3
+    debug: CheckpointDebugConfig = field(default_factory=CheckpointDebugConfig)
+    write: CheckpointWriteConfig = field(default_factory=CheckpointWriteConfig)
 
     def __post_init__(self) -> None:
         validate_keep(self.keep or ())
@@ -254,7 +262,12 @@ class Checkpointer:
         """Prepare host memory for saves of ``tree`` on a thread, so that the first save stalls no longer than others.
 
         The tree's own buffers may be donated meanwhile.
+
+        Raises:
+            ConfigError: it takes more than ``write.max_staged_host_bytes``.
         """
+        if self.config.write.max_staged_host_bytes is not None:
+            self.config.write.check_staging(staged_bytes(_storable(tree)))
         if self._staging is None:
             return
         self.wait_until_finished()
@@ -359,7 +372,8 @@ class Checkpointer:
         started = self._clock.monotonic()
         temporary = retention == Retention.TEMPORARY
         path = join(self.roots[-1] if temporary else self.roots[0], f"step-{step}")
-        arrays = snapshot(_storable(tree), self._staging)
+        before_copy(self.config.debug)
+        arrays = snapshot(_storable(tree), self._staging, chunk_limit=self.config.write.max_chunk_bytes)
         self.last_stall_s = self._clock.monotonic() - started
         self._last_save_time = self._clock.monotonic()
         self._last_saved_step = step
@@ -377,7 +391,8 @@ class Checkpointer:
     def _write(self, arrays: list[HostArray], path: str, metadata: CheckpointMetadata) -> None:
         self._saves += 1
         try:
-            commit(arrays, path, metadata, f"{self._name}/{self._saves}")
+            with watched_save(self.config.debug, path, self._clock):
+                commit(arrays, path, metadata, f"{self._name}/{self._saves}", self.config.write)
             if processes.is_first():
                 self._prune(path, metadata.is_temporary)
         except BaseException as error:

@@ -26,6 +26,7 @@ import numpy as np
 import tensorstore as ts
 
 from levanter._checkpoint.layout import ARRAY_DRIVER, KVSTORE_DRIVER, ArrayEntry
+from levanter._checkpoint.options import CheckpointWriteConfig
 from levanter.errors import CheckpointCorruptError, CheckpointError, CheckpointMismatchError
 from levanter.tree_paths import raw_array
 
@@ -91,12 +92,21 @@ def staging_plan(leaves: Sequence[tuple[str, Any]]) -> list[tuple[tuple[str, int
     ]
 
 
-def snapshot(leaves: Sequence[tuple[str, Any]], staging: Staging | None = None) -> list[HostArray]:
+def staged_bytes(leaves: Sequence[tuple[str, Any]]) -> int:
+    """Host memory in bytes that a snapshot of ``leaves`` takes in this process."""
+    values = [_plain(raw_array(leaf)) for _, leaf in leaves]
+    return sum(shard.data.nbytes for v in values if isinstance(v, jax.Array) for shard in _owned_shards(v))
+
+
+def snapshot(
+    leaves: Sequence[tuple[str, Any]], staging: Staging | None = None, *, chunk_limit: int | None = None
+) -> list[HostArray]:
     """Copy the shards this process writes to the host.
 
     Args:
         leaves: ``(path, array)``; JAX arrays (typed keys included), NumPy arrays and Python numbers.
         staging: Buffers to copy into; None allocates new ones.
+        chunk_limit: Largest chunk in bytes; None chooses by the array's size.
 
     Returns:
         Independent copies: the originals may be donated or overwritten at once. Arrays without parts are written by
@@ -107,21 +117,25 @@ def snapshot(leaves: Sequence[tuple[str, Any]], staging: Staging | None = None) 
         if isinstance(raw_array(leaf), jax.Array):
             raw_array(leaf).copy_to_host_async()
     with ThreadPoolExecutor(COPY_THREADS) as pool:
-        return list(pool.map(lambda pair: _copy(pair[0], pair[1], staging), leaves))
+        return list(pool.map(lambda pair: _copy(pair[0], pair[1], staging, chunk_limit), leaves))
 
 
-def write_snapshot(path: str, arrays: Sequence[HostArray], *, create: bool = True) -> None:
+def write_snapshot(
+    path: str, arrays: Sequence[HostArray], *, create: bool = True, options: CheckpointWriteConfig | None = None
+) -> None:
     """Write host arrays into the OCDBT store at ``path``, replacing nothing that is already there.
 
     Args:
         path: The checkpoint.
         arrays: What :func:`snapshot` returned.
         create: Create the arrays; False where another process has.
+        options: Threads and caches; None takes the defaults.
 
     Raises:
         CheckpointError: the storage layer refused (full disk, permissions).
     """
-    context = _context()
+    options = options or CheckpointWriteConfig()
+    context = _context(options.cache_pool_bytes, options.data_copy_concurrency)
     try:
         stores = [
             ts.open(_spec(path, a.entry.path, a.entry if create else None), create=create, open=not create,
@@ -237,11 +251,11 @@ def _groups(wanted: Mapping[str, jax.ShapeDtypeStruct]) -> list[list[str]]:
     return groups
 
 
-def _copy(name: str, leaf: Any, staging: Staging) -> HostArray:
+def _copy(name: str, leaf: Any, staging: Staging, limit: int | None) -> HostArray:
     value = _plain(raw_array(leaf))
     if not isinstance(value, jax.Array):
         data = np.array(value)
-        entry = ArrayEntry(name, data.shape, data.dtype.name, chunk_shape(data.shape, data.dtype.itemsize))
+        entry = ArrayEntry(name, data.shape, data.dtype.name, chunk_shape(data.shape, data.dtype.itemsize, limit))
         parts = ((tuple(slice(0, n) for n in data.shape), data),) if jax.process_index() == 0 else ()
         return HostArray(entry, parts)
     parts = tuple(
@@ -249,7 +263,8 @@ def _copy(name: str, leaf: Any, staging: Staging) -> HostArray:
         for index, shard in enumerate(_owned_shards(value))
     )
     block = value.sharding.shard_shape(value.shape)
-    return HostArray(ArrayEntry(name, value.shape, value.dtype.name, chunk_shape(block, value.dtype.itemsize)), parts)
+    chunk = chunk_shape(block, value.dtype.itemsize, limit)
+    return HostArray(ArrayEntry(name, value.shape, value.dtype.name, chunk), parts)
 
 
 def _owned_shards(value: jax.Array) -> list[Any]:
@@ -283,8 +298,13 @@ def _index(index: Sequence[Any], shape: Sequence[int]) -> tuple[slice, ...]:
 
 
 @functools.cache
-def _context() -> ts.Context:
-    return ts.Context({"cache_pool": {"total_bytes_limit": 0}, "data_copy_concurrency": {"limit": 8}})
+def _context(cache_pool_bytes: int = 0, copy_threads: int = 8) -> ts.Context:
+    return ts.Context(
+        {
+            "cache_pool": {"total_bytes_limit": cache_pool_bytes},
+            "data_copy_concurrency": {"limit": copy_threads},
+        }
+    )
 
 
 def _spec(path: str, name: str, entry: ArrayEntry | None) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from rigging.progress import Progress
 from levanter._checkpoint import processes
 from levanter._checkpoint.policy import Retention
 from levanter._trainer.ahead import CompileAhead
+from levanter._trainer.base import FROM_SEED, RECORD, BaseModel, base_record, holds_base, rejoin, saved_part
 from levanter._trainer.failures import failure_summary
 from levanter._trainer.program import keep_program
 from levanter._trainer.reporter import Pending, Reporter
@@ -132,6 +133,8 @@ class Trainer:
         self.checkpointer: Checkpointer | None = (
             config.checkpointer.create(config.run_id) if config.checkpointer is not None else None
         )
+        self._base = BaseModel(lambda: None, FROM_SEED)
+        self._base_record: dict[str, str] = {}
         self._hooks: list[Hook] = []
         self._cancel = cancel
         self._show_progress = progress
@@ -142,7 +145,7 @@ class Trainer:
         self._flag = PreemptionFlag()
         self._watchdog = ProgressWatchdog(config.progress_watchdog)
         self.reporter = Reporter(config, self.batch_schedule, watch, self.meter, self._watchdog)
-        self._profiler = Profiler(config.profiler, f"{config.log_dir}/{config.run_id}")
+        self._profiler = Profiler(config.profiler, f"{config.log_dir}/{config.run_id}", self.tracker)
 
     def __enter__(self) -> "Trainer":
         self._exit.enter_context(current_tracker(self.tracker))
@@ -207,7 +210,12 @@ class Trainer:
         )
 
     def initial_state(
-        self, training_key: jax.Array, *, model_init: Callable[[], Any], loader: DataLoader[Any] | None = None
+        self,
+        training_key: jax.Array,
+        *,
+        model_init: Callable[[], Any],
+        loader: DataLoader[Any] | None = None,
+        base: BaseModel | None = None,
     ) -> TrainerState:
         """Resume, initialise from another run, or start afresh.
 
@@ -215,13 +223,15 @@ class Trainer:
             training_key: Key of the first step.
             model_init: Makes a fresh model; traced, so it must be pure.
             loader: What :meth:`train` will be given; its step is compiled while the state is made.
+            base: Where the frozen weights of a model with adapters come from, which its checkpoints do not hold; None
+                means ``model_init``. Read on resuming only: a fresh state has the weights of ``model_init``.
 
         Returns:
             The state to train from, laid out on the mesh.
 
         Raises:
             CheckpointNotFoundError: ``load_checkpoint=true`` and there is none.
-            CheckpointMismatchError: the newest checkpoint belongs to another model or optimizer.
+            CheckpointMismatchError: the newest checkpoint belongs to another model, optimizer or frozen base.
             CheckpointCorruptError: no checkpoint can be read; a damaged one is passed over for an older one, from
                 which the run comes to the same result.
         """
@@ -235,6 +245,7 @@ class Trainer:
                 averaging=self.config.model_averaging,
             )
 
+        self._base = base or self._base
         template = eqx.filter_eval_shape(fresh)
         shardings = tree_shardings(template, self.param_mapping, self.mesh)
         paths = self._resume_paths()
@@ -247,8 +258,12 @@ class Trainer:
                 fresh, out_shardings=None if self._single else shardings, compiler_options=_init_compiler_options()
             )()
         started = time.perf_counter()
-        partial = self.config.allow_partial_checkpoint
-        state, path = load_newest(jax.jit(fresh)() if partial else sharded, paths, allow_partial=partial)
+        partial, whole = self.config.allow_partial_checkpoint, holds_base(paths[0])
+        wanted = jax.jit(fresh)() if partial else sharded
+        state, path = load_newest(wanted if whole else saved_part(wanted), paths, allow_partial=partial)
+        if not whole:
+            model = jax.jit(model_init)() if base is None else base.load()
+            state = rejoin(state, sharded, path, model, self._base.source)
         self._note_resumed(path)
         self.meter.spend("restore", time.perf_counter() - started)
         return state
@@ -270,7 +285,8 @@ class Trainer:
         self.meter.total_examples = self.batch_schedule.global_data_offset_by_step(start)
         self.tracker.resume_at(start)
         if self.checkpointer is not None:
-            self.checkpointer.reserve(state)
+            self._base_record = base_record(state.model, self._base.source)
+            self.checkpointer.reserve(saved_part(state))
         with contextlib.ExitStack() as stack:
             line = stack.enter_context(_progress(total, start)) if self._show_progress else None
             state = self._loop(state, iter(loader.iter_from_step(start)), start, line)
@@ -347,6 +363,8 @@ class Trainer:
             compiling = 0.0
             if step == start:
                 jax.block_until_ready((state, outputs))
+                ran = time.perf_counter() - fetched - loading
+                logger.info("first step: %.3f s for its batch, %.3f s to compile and run it", loading, ran)
                 # A CPU's peak is measured, which takes an idle one: this is the first moment when nothing runs.
                 self.tracker.log_summary(self.meter.describe())
                 compiling = time.perf_counter() - fetched - loading
@@ -428,9 +446,10 @@ class Trainer:
             "divergence": self.reporter.divergence.to_json(),
             "last_loss": _json_float(self.reporter.last_loss),
             "finished": force,
+            **({RECORD: self._base_record} if self._base_record else {}),
         }
         path = self.checkpointer.on_step(
-            state,
+            saved_part(state),
             int(state.step),
             force=force,
             request=Retention.TEMPORARY if on_exit else None,

@@ -19,6 +19,7 @@ from levanter.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 EXIT_STALLED = 124
+TIMEOUTS = ("step_timeout", "process_timeout", "startup_timeout", "startup_grace_period", "diagnostic_timeout")
 
 
 @dataclass(frozen=True)
@@ -29,14 +30,21 @@ class ProgressWatchdogConfig:
         step_timeout: Between the start and the end of a step.
         process_timeout: Since the last event of any kind.
         startup_timeout: Before the first step is done.
+        startup_grace_period: Time from the start in which ``step_timeout`` and ``process_timeout`` do not count yet,
+            for runs whose first evaluation, first save or second batch size takes long to compile. ``startup_timeout``
+            counts from the start.
+        diagnostic_timeout: Longest time to dump the stacks before the process ends; a dump into a pipe that nobody
+            reads would otherwise keep it alive.
     """
 
     step_timeout: timedelta | None = None
     process_timeout: timedelta | None = None
     startup_timeout: timedelta | None = None
+    startup_grace_period: timedelta | None = None
+    diagnostic_timeout: timedelta = timedelta(seconds=30)
 
     def __post_init__(self) -> None:
-        for name in ("step_timeout", "process_timeout", "startup_timeout"):
+        for name in TIMEOUTS:
             value = getattr(self, name)
             if value is not None and value.total_seconds() <= 0:
                 raise ConfigError(f"{name}={value}; expected > 0.", key=f"trainer.progress_watchdog.{name}")
@@ -68,10 +76,11 @@ class ProgressWatchdog:
         self._config = config
         self._clock = clock or SystemClock()
         self._poll_s = poll_s
-        self._on_stall = on_stall or _exit_stalled
+        limit_s = config.diagnostic_timeout.total_seconds()
+        self._on_stall = on_stall or (lambda reason: _exit_stalled(reason, limit_s))
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._last_event = self._clock.monotonic()
+        self._began = self._last_event = self._clock.monotonic()
         self._step_began: float | None = None
         self._any_step_done = False
 
@@ -103,7 +112,11 @@ class ProgressWatchdog:
         idle = now - self._last_event
         if not self._any_step_done:
             limit = self._config.startup_timeout
-            return f"no step within {idle:.0f} s of the start" if limit and idle > limit.total_seconds() else None
+            waited = now - self._began
+            return f"no step within {waited:.0f} s of the start" if limit and waited > limit.total_seconds() else None
+        grace = self._config.startup_grace_period
+        if grace is not None and now - self._began <= grace.total_seconds():
+            return None
         step, process = self._config.step_timeout, self._config.process_timeout
         if step and self._step_began is not None and now - self._step_began > step.total_seconds():
             return f"a step has run for {now - self._step_began:.0f} s"
@@ -119,8 +132,13 @@ class ProgressWatchdog:
                 return
 
 
-def _exit_stalled(reason: str) -> None:
-    logger.critical("progress watchdog: %s; leaving with code %d", reason, EXIT_STALLED)
-    faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
-    sys.stderr.flush()
+def _exit_stalled(reason: str, limit_s: float) -> None:
+    def diagnose() -> None:
+        logger.critical("progress watchdog: %s; leaving with code %d", reason, EXIT_STALLED)
+        faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
+        sys.stderr.flush()
+
+    thread = threading.Thread(target=diagnose, name="levanter-stall", daemon=True)
+    thread.start()
+    thread.join(limit_s)
     os._exit(EXIT_STALLED)
