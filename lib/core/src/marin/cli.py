@@ -12,7 +12,7 @@ from marin._cli.asking.cli import diff, failures, ls, show, why
 from marin._cli.common import JSON, ScriptCommand, echo_json
 from marin._cli.problems import print_error, reported
 from marin._cli.publishing.cli import case, reports
-from marin._cli.stores.cli import ledger, replicate
+from marin._cli.stores.cli import ledger, replicate, tidy
 from marin._cli.trust.cli import audit, hypotheses, keygen, policy, sign, verify
 
 
@@ -89,7 +89,7 @@ def golden(as_json: bool, update: bool, path: str | None, script: str) -> None:
 
 for _command in (
     ls, show, why, failures, diff, verify, hypotheses, audit, policy, keygen, sign, reports, case, golden, replicate,
-    ledger,
+    tidy, ledger,
 ):  # fmt: skip
     marin.add_command(_command)
 

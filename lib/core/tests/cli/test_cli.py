@@ -291,6 +291,21 @@ def test_compaction_from_the_command_line_keeps_every_event(marin, script, prefi
     assert code == 2 and "expected 0 or more" in err
 
 
+def test_tidy_lists_litter_and_removes_it_when_told_to(marin, script, prefix):
+    marin("run", script)
+    assert marin("tidy")[1] == "nothing was left behind\n"
+    (version,) = [entry.version for entry in Ledger(prefix).steps() if entry.name == "total"]
+    litter = os.path.join(prefix, "total", f"{version}.staging-9")
+    os.makedirs(litter)
+    code, out, _ = marin("tidy", "--older-than", "0")
+    assert code == 0 and litter in out and os.path.exists(litter)
+    code, out, _ = marin("tidy", "--older-than", "0", "--remove", "--json")
+    assert code == 0 and json.loads(out)["strays"][0]["removed"] and not os.path.exists(litter)
+    for bad in ("-1", "nan", "soon"):
+        code, out, err = marin("tidy", "--older-than", bad)
+        assert code == 2 and out == "" and "older-than" in err
+
+
 def test_a_failed_step_gets_a_case_that_is_written_once(marin, script, tmp_path):
     marin("run", script, "--", "--arm")
     folder = str(tmp_path / "failures")

@@ -11,6 +11,7 @@ from marin.errors import StoreUnavailableError
 from marin.execution import Artifact, ArtifactStep, run
 from marin.execution._objects import object_versions, upload_output
 from marin.execution.boundaries import Boundary
+from marin.ledger.strays import find_strays
 from marin.ledger.tables import load_tables
 from marin.ledger.verification import verify
 from rigging.errors import LeaseLostError
@@ -73,6 +74,19 @@ def test_a_driver_killed_at_a_boundary_is_recovered_from(object_store, clean_dig
     assert object_store.leftovers() == []
     assert set(successes(object_store).values()) == {1}
     assert object_store.bodies().count("left") == 1
+
+
+def test_an_object_that_no_manifest_lists_is_found_and_removed(object_store):
+    object_store.drive(WANT="top")
+    output = f"{object_store.prefix}/top/2026.12.01"
+    (StoragePath(output) / "parts/late.txt").write_text("of a loser")
+    assert "unlisted: parts/late.txt" in verify(object_store.ledger(), "top").findings[0].problems
+    now = time.time()
+    assert find_strays(object_store.prefix, now=now) == ([], [])
+    (stray,), _ = find_strays(object_store.prefix, now=now + 60, older_than_s=0, remove=True)
+    assert (stray.path, stray.kind, stray.bytes, stray.removed) == (f"{output}/parts/late.txt", "object", 10, True)
+    assert find_strays(object_store.prefix, now=now + 60, older_than_s=0) == ([], [])
+    assert verify(object_store.ledger(), "top", deep=True).ok
 
 
 PAIRS = [

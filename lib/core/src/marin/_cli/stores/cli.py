@@ -47,6 +47,49 @@ def replicate(prefix: str | None, as_json: bool, sources: tuple[str, ...], step:
             click.echo(f"{record.output_path}: {record.files} files, {record.bytes:,} bytes from {record.replica_of}")
 
 
+@click.command()
+@PREFIX
+@JSON
+@click.option("--older-than", "hours", default=24.0, show_default=True, metavar="HOURS", help="Leave younger things.")
+@click.option("--remove", is_flag=True, help="Remove what is found; without it, list only.")
+def tidy(prefix: str | None, as_json: bool, hours: float, remove: bool) -> None:
+    """List what dead drivers left in the store and no run will meet again: unlisted objects, staging folders, trash.
+
+    Steps that a driver works on are passed over. Outputs, attempts and files of your own are never touched.
+
+    \b
+    Examples:
+      marin tidy
+      marin tidy --older-than 72 --remove --json
+    """
+    import time
+
+    from marin._cli.tables import table
+    from marin.errors import UsageError
+    from marin.ledger.ledger import Ledger
+    from marin.ledger.strays import find_strays
+
+    with reported():
+        if not hours >= 0:
+            raise UsageError(f"bad --older-than {hours}; expected 0 or more hours.", hint="A day is a safe age.")
+        root = Ledger(prefix).prefix
+        strays, busy = find_strays(root, now=time.time(), older_than_s=hours * 3600, remove=remove)
+        if as_json:
+            echo_json({"strays": [item.to_json() for item in strays], "busy": busy})
+            return
+        if strays:
+            rows = [
+                [item.step, item.kind, f"{item.bytes:,}", f"{item.age_s / 3600:.1f}", item.path]
+                + (["yes" if item.removed else "no"] if remove else [])
+                for item in strays
+            ]
+            click.echo(table(["step", "kind", "bytes", "hours", "path", *(["removed"] if remove else [])], rows))
+        else:
+            click.echo("nothing was left behind")
+        for step in busy:
+            click.echo(f"passed over, a driver is at work: {step}", err=True)
+
+
 @click.group()
 def ledger() -> None:
     """Query the ledger, or make its index again."""
