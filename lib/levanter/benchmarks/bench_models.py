@@ -183,7 +183,7 @@ def main() -> None:
         attention_time(512, 3 if arguments.smoke else 20)
         attention_memory([1024, 2048] if arguments.smoke else [1024, 2048, 4096, 8192])
     elif arguments.what == "load":
-        load(0.4 if arguments.smoke else arguments.gigabytes, arguments.rival)
+        load(0.4 if arguments.smoke else arguments.gigabytes, arguments.rival and os.path.abspath(arguments.rival))
     else:
         imports(2 if arguments.smoke else 5)
 

@@ -1,21 +1,23 @@
 """``train_lm`` with adapters: a Hugging Face folder in, a peft folder and a merged folder out."""
 
+import dataclasses
 import json
 import pathlib
 import runpy
+import shutil
 
 import haliax as hax
 import numpy as np
 import pytest
 from haliax import Axis
 from levanter.callbacks.watch import WatchConfig
-from levanter.checkpoint import CheckpointerConfig
-from levanter.compat.hf_checkpoints import load_hf_checkpoint
+from levanter.checkpoint import CheckpointerConfig, KeepEvery, read_manifest, read_metadata
+from levanter.compat.hf_checkpoints import load_hf_checkpoint, read_hf_config
 from levanter.config import load_config
 from levanter.data.dataset import ListAsyncDataset
 from levanter.data.text.config import DirectDatasetComponent, LmDataConfig
 from levanter.data.text.examples import LmExample
-from levanter.errors import ConfigError
+from levanter.errors import CheckpointMismatchError, ConfigError
 from levanter.lora import LoraConfig, load_peft_pretrained, merge_lora_modules, unwrap_lora_modules
 from levanter.main.train_lm import TrainLmConfig, train
 from levanter.optim.config import AdamConfig
@@ -34,7 +36,7 @@ def rows(count: int) -> ListAsyncDataset:
 
 
 @pytest.mark.slow
-def test_adapters_train_from_a_folder_and_leave_two(tmp_path):
+def test_adapters_train_from_a_folder_leave_two_and_resume_on_the_same_base_only(tmp_path):
     config, tensors, _, _ = RECIPE["load_case"]("qwen3")
     (tmp_path / "base").mkdir()
     (tmp_path / "base/config.json").write_text(json.dumps(config))
@@ -52,7 +54,8 @@ def test_adapters_train_from_a_folder_and_leave_two(tmp_path):
             num_train_steps=10,
             log_dir=str(tmp_path / "logs"),
             watch=WatchConfig(interval=0),
-            checkpointer=CheckpointerConfig(base_path=str(tmp_path / "checkpoints"), keep=None),
+            id="run",
+            checkpointer=CheckpointerConfig(base_path=str(tmp_path / "checkpoints"), keep=[KeepEvery(5)]),
         ),
         train_seq_len=LENGTH,
         initialize_from_hf=str(tmp_path / "base"),
@@ -61,7 +64,8 @@ def test_adapters_train_from_a_folder_and_leave_two(tmp_path):
         peft_save_path=str(tmp_path / "peft"),
         merged_hf_save_path=str(tmp_path / "merged"),
     )
-    assert train(run, progress=False).step == 10
+    done = train(run, progress=False)
+    assert done.step == 10
     _, base = load_hf_checkpoint(str(tmp_path / "base"))
     read, adapted = load_peft_pretrained(base, str(tmp_path / "peft/step-10"))
     assert (read.r, read.alpha) == (2, 4)
@@ -71,6 +75,30 @@ def test_adapters_train_from_a_folder_and_leave_two(tmp_path):
     _, merged = load_hf_checkpoint(str(tmp_path / "merged/step-10"))
     for (name, ours), (_, theirs) in zip(named_leaves(merge_lora_modules(adapted)), named_leaves(merged), strict=True):
         np.testing.assert_allclose(ours.array, theirs.array, atol=1e-6, err_msg=name)
+
+    last, half = tmp_path / "checkpoints/run/step-10", tmp_path / "checkpoints/run/step-5"
+    leaves = read_manifest(str(half))
+    held = {name.rpartition("/")[2] for name in leaves if name.startswith("model/")}
+    assert held == {"lora_a", "lora_b"} and any(name.startswith("opt_state/") for name in leaves)
+    record = read_metadata(str(half)).extra["base"]
+    assert record["source"] == str(tmp_path / "base") and len(record["sha256"]) == 64
+
+    shutil.rmtree(last)
+    again = train(run, progress=False)
+    assert again.step == 10 and again.parameter_digest == done.parameter_digest
+
+    shutil.rmtree(last)
+    name = next(iter(tensors))
+    save_file({**tensors, name: tensors[name] + 1}, tmp_path / "base/model.safetensors")
+    with pytest.raises(CheckpointMismatchError, match=rf"found=adapters of sha256={record['sha256']}.*base") as caught:
+        train(run, progress=False)
+    assert caught.value.expected.startswith("sha256=") and record["sha256"] not in caught.value.expected
+    other = dataclasses.replace(run.trainer, id="other", load_checkpoint=False)
+    with pytest.raises(CheckpointMismatchError, match="base"):
+        changes = {"initialize_from_hf": None, "use_hf_model_config": False}
+        shape = read_hf_config(str(tmp_path / "base"))
+        full = {**changes, "model": shape, "initialize_from_checkpoint_path": str(half.parent), "trainer": other}
+        train(dataclasses.replace(run, merged_hf_save_path=None, peft_save_path=None, **full), progress=False)
 
 
 def test_adapters_are_written_in_yaml_and_contradictions_are_refused(tmp_path):

@@ -6,10 +6,7 @@ The reference's log-probabilities are computed once before the first step; train
 those of :mod:`levanter.main.train_lm`.
 """
 
-import dataclasses
-import logging
 import math
-import sys
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,34 +15,22 @@ from draccus import ChoiceRegistry
 from haliax import Axis
 
 from levanter import config as levanter_config
+from levanter._trainer.base import FROM_SEED, BaseModel
 from levanter.checkpoint import latest_checkpoint_path, load_checkpoint
 from levanter.compat.hf_checkpoints import load_hf_checkpoint, save_hf_checkpoint
 from levanter.data.dataset import ListAsyncDataset
 from levanter.data.text.config import VALIDATION
 from levanter.dpo import DpoExample, attach_reference, check_beta, dpo_loss
-from levanter.errors import (
-    CheckpointError,
-    CheckpointMismatchError,
-    CheckpointNotFoundError,
-    ConfigError,
-    DivergedError,
-    LevanterError,
-    PreemptedError,
-    TrackerError,
-    TrainingError,
-)
+from levanter.errors import ConfigError
 from levanter.lora import LoraConfig, is_lora_model, loraize, merge_lora_modules, save_peft_pretrained
-from levanter.main.train_lm import EXIT_DIVERGED, EXIT_FAILED
+from levanter.main.start import run_as_command, starting_weights, with_model
 from levanter.models.llama import LlamaConfig
 from levanter.models.lm_model import LmConfig
 from levanter.optim.config import AdamConfig, OptimizerConfig
-from levanter.preemption import EXIT_PREEMPTED
 from levanter.preference import PreferenceLmDataConfig
 from levanter.throughput import WorkPerExample
 from levanter.trainer import Trainer
 from levanter.trainer_config import TrainerConfig
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -183,12 +168,11 @@ def train(config: TrainDpoConfig, *, progress: bool = True) -> DpoResult:
         dataset = ListAsyncDataset(train_pairs).shuffle(data_key).repeat(None)
         fresh = lambda: adapted(shape.build(_vocab(start), key=model_key))  # noqa: E731 -- traced by the trainer
         loader = trainer.data_loader(dataset)
-        state = trainer.initial_state(training_key, model_init=fresh, loader=loader)
+        source = config.initialize_from_hf or config.initialize_model_from_checkpoint_path or FROM_SEED
+        base = BaseModel(lambda: adapted(start), source)
+        state = trainer.initial_state(training_key, model_init=fresh, loader=loader, base=base)
         if int(state.step) == 0:
-            placed = jax.tree.map(
-                lambda new, old: jax.device_put(new.astype(old.dtype), old.sharding), adapted(start), state.model
-            )
-            state = dataclasses.replace(state, model=placed)
+            state = with_model(state, adapted(start))
         if validation:
             trainer.add_eval_hook(ListAsyncDataset(validation), "dpo")
         outcome = trainer.train(state, loader)
@@ -198,15 +182,13 @@ def train(config: TrainDpoConfig, *, progress: bool = True) -> DpoResult:
 
 def _start(config: TrainDpoConfig, key: jax.Array) -> tuple[Any, Any]:
     """The policy before training, without adapter, and its config."""
-    if config.initialize_from_hf is not None:
-        shape, model = load_hf_checkpoint(config.initialize_from_hf)
+    hf, checkpoint = config.initialize_from_hf, config.initialize_model_from_checkpoint_path
+    if hf is not None:
+        shape, model = load_hf_checkpoint(hf)
         return model, shape
-    size = config.data.the_tokenizer().vocab_size
-    model = config.model.build(Axis("vocab", size), key=key)
-    if config.initialize_model_from_checkpoint_path is not None:
-        path = latest_checkpoint_path(config.initialize_model_from_checkpoint_path)
-        model = load_checkpoint(model, path, subpath="model")
-    return model, config.model
+    fresh = config.model.build(Axis("vocab", config.data.the_tokenizer().vocab_size), key=key)
+    loaded = starting_weights(fresh, hf=None, checkpoint=checkpoint)
+    return (fresh if loaded is None else loaded), config.model
 
 
 def _reference(config: TrainDpoConfig, start: Any) -> Any:
@@ -251,21 +233,7 @@ def _export(config: TrainDpoConfig, model: Any) -> None:
 @levanter_config.main()
 def main(config: TrainDpoConfig) -> None:
     """Run :func:`train` as a command."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    try:
-        result = train(config)
-    except DivergedError as error:
-        levanter_config.fail_with_hint(error, EXIT_DIVERGED)
-    except PreemptedError as error:
-        levanter_config.fail_with_hint(error, EXIT_PREEMPTED)
-    except (CheckpointNotFoundError, CheckpointMismatchError) as error:
-        levanter_config.fail_with_hint(error, levanter_config.EXIT_BAD_CONFIG)
-    except (TrainingError, CheckpointError, TrackerError) as error:
-        levanter_config.fail_with_hint(error, EXIT_FAILED)
-    except LevanterError as error:
-        levanter_config.fail_with_hint(error, levanter_config.EXIT_BAD_CONFIG)
-    for name, value in dataclasses.asdict(result).items():
-        print(f"{name}: {value}", file=sys.stdout)
+    run_as_command(train, config)
 
 
 if __name__ == "__main__":

@@ -7,41 +7,31 @@ preempted after saving (start it again to resume), 124 stalled.
 """
 
 import dataclasses
-import faulthandler
 import logging
-import sys
 import threading
 from dataclasses import dataclass, field
 from typing import Any
 
+import equinox as eqx
 import jax
 from haliax import Axis
 
 from levanter import config as levanter_config
+from levanter._trainer.base import BaseModel, load_state
 from levanter.adaptor.lora import LoraConfig, loraize, unwrap_lora_modules
 from levanter.callbacks.core import StepInfo
-from levanter.checkpoint import latest_checkpoint_path, load_checkpoint
-from levanter.compat.hf_checkpoints import load_hf_checkpoint, read_hf_config, save_hf_checkpoint
+from levanter.checkpoint import latest_checkpoint_path
+from levanter.compat.hf_checkpoints import read_hf_config, save_hf_checkpoint
 from levanter.compat.peft import save_merged_hf_model, save_peft_pretrained
 from levanter.data.text.config import DirectDatasetComponent, LmDataConfig
-from levanter.errors import (
-    CheckpointError,
-    CheckpointMismatchError,
-    CheckpointNotFoundError,
-    ConfigError,
-    DivergedError,
-    LevanterError,
-    PreemptedError,
-    TrackerError,
-    TrainingError,
-)
+from levanter.errors import ConfigError
+from levanter.main.start import run_as_command, starting_weights, with_model
 from levanter.models.decoder import DecoderConfig
 from levanter.models.llama import LlamaConfig
 from levanter.models.lm_model import HfLmConfig, LmConfig, count_parameters
 from levanter.models.loss import next_token_loss
 from levanter.optim.config import AdamConfig, OptimizerConfig
 from levanter.optim.weight_decay import decayed_names
-from levanter.preemption import EXIT_PREEMPTED
 from levanter.throughput import WorkPerExample
 from levanter.trainer import Trainer, metrics_path
 from levanter.trainer_config import TrainerConfig
@@ -49,8 +39,6 @@ from levanter.trainer_state import trainable
 from levanter.tree_paths import tree_digest
 
 logger = logging.getLogger(__name__)
-EXIT_FAILED = 1
-EXIT_DIVERGED = 3
 
 
 @dataclass(frozen=True)
@@ -178,6 +166,7 @@ def train(config: TrainLmConfig, *, progress: bool = True, cancel: threading.Eve
             training_key,
             model_init=lambda: _adapt(config, config.model.build(Vocab, key=model_key)),
             loader=loader,
+            base=_base(config, Vocab),
         )
         if int(state.step) == 0:
             state = _initialize_from(config, state)
@@ -200,22 +189,7 @@ def train(config: TrainLmConfig, *, progress: bool = True, cancel: threading.Eve
 @levanter_config.main()
 def main(config: TrainLmConfig) -> None:
     """Run :func:`train` as a command."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    faulthandler.enable()  # a crash, or a supervisor's SIGABRT, leaves the stacks of all threads on stderr
-    try:
-        result = train(config)
-    except DivergedError as error:
-        levanter_config.fail_with_hint(error, EXIT_DIVERGED)
-    except PreemptedError as error:
-        levanter_config.fail_with_hint(error, EXIT_PREEMPTED)
-    except (CheckpointNotFoundError, CheckpointMismatchError) as error:
-        levanter_config.fail_with_hint(error, levanter_config.EXIT_BAD_CONFIG)
-    except (TrainingError, CheckpointError, TrackerError) as error:
-        levanter_config.fail_with_hint(error, EXIT_FAILED)
-    except LevanterError as error:
-        levanter_config.fail_with_hint(error, levanter_config.EXIT_BAD_CONFIG)
-    for name, value in dataclasses.asdict(result).items():
-        print(f"{name}: {value}", file=sys.stdout)
+    run_as_command(train, config)
 
 
 def vocabulary_size(config: TrainLmConfig) -> int:
@@ -274,19 +248,12 @@ def _with_hf_shape(config: TrainLmConfig) -> TrainLmConfig:
 
 def _initialize_from(config: TrainLmConfig, state: Any) -> Any:
     """Replace fresh weights, or the whole fresh state, by those of another run."""
-    if config.initialize_from_hf is not None:
-        _, model = load_hf_checkpoint(config.initialize_from_hf, config=_exportable(config))
-        rows = state.model.Vocab.size
-        if model.Vocab.size != rows:  # exports pad the embedding; the tokenizer says how many rows mean something
-            model = model.resize_vocab(rows, key=jax.random.PRNGKey(config.trainer.seed))
-        return _with_model(state, _adapt(config, model))
-    if config.initialize_model_from_checkpoint_path is not None:
-        path = latest_checkpoint_path(config.initialize_model_from_checkpoint_path)
-        base = load_checkpoint(unwrap_lora_modules(state.model), path, subpath="model")
-        return _with_model(state, _adapt(config, base))
+    model = _starting_weights(config, unwrap_lora_modules(state.model), state.model.Vocab.size)
+    if model is not None:
+        return with_model(state, _adapt(config, model))
     if config.initialize_from_checkpoint_path is not None:
         path = latest_checkpoint_path(config.initialize_from_checkpoint_path)
-        loaded = load_checkpoint(state, path)
+        loaded = load_state(state, path)
         # A restarted run restarts its schedule: the optimizer keeps its moments and forgets its step count.
         return dataclasses.replace(
             loaded, step=state.step, opt_state=_reset_counts(loaded.opt_state), training_key=state.training_key
@@ -294,12 +261,26 @@ def _initialize_from(config: TrainLmConfig, state: Any) -> Any:
     return state
 
 
-def _with_model(state: Any, model: Any) -> Any:
-    model = jax.tree.map(lambda new, old: jax.device_put(new.astype(old.dtype), old.sharding), model, state.model)
-    averaging = state.model_averaging
-    if averaging is not None:
-        averaging = averaging.config.create(trainable(model))
-    return dataclasses.replace(state, model=model, model_averaging=averaging)
+def _starting_weights(config: TrainLmConfig, template: Any, rows: int) -> Any:
+    """Other weights than fresh ones, without adapters, or None."""
+    hf = config.initialize_from_hf
+    shape = None if hf is None else _exportable(config)
+    path = config.initialize_model_from_checkpoint_path
+    seed = config.trainer.seed
+    return starting_weights(template, hf=hf, checkpoint=path, rows=rows, config=shape, seed=seed)
+
+
+def _base(config: TrainLmConfig, Vocab: Axis) -> BaseModel | None:
+    """Where a resumed run finds the weights under its adapters; None where they are drawn from the seed."""
+    source = config.initialize_from_hf or config.initialize_model_from_checkpoint_path
+    if config.lora is None or source is None:
+        return None
+
+    def load() -> Any:
+        template = eqx.filter_eval_shape(lambda key: config.model.build(Vocab, key=key), jax.random.PRNGKey(0))
+        return _adapt(config, _starting_weights(config, template, Vocab.size))
+
+    return BaseModel(load, source)
 
 
 def _reset_counts(opt_state: Any) -> Any:
