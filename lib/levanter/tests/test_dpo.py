@@ -23,7 +23,9 @@ from levanter.dpo import (
 from levanter.errors import ConfigError
 from levanter.main.train_dpo import TrainDpoConfig, train
 from levanter.preference import PreferenceChatLmDatasetFormat, PreferenceLmDataConfig, make_example, read_pairs
+from levanter.tokenizers.hf import HfTokenizer
 from levanter.tokenizers.passthrough import PassthroughTokenizer
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 Pos = Axis("position", 16)
 
@@ -144,6 +146,67 @@ def test_rows_of_both_forms_become_pairs(tmp_path, caplog):
     assert found[1].rejected.loss_weight.array[:6].tolist() == [0, 0, 1, 1, 0, 0]
 
 
+# ChatML, which opens the assistant's turn when asked, refuses other roles, and marks the assistant's words.
+CHATML = """{%- for m in messages %}
+{%- if m.role not in ("system", "user", "assistant") %}{{ raise_exception("no role " ~ m.role) }}{% endif %}
+{{- "<|im_start|>" + m.role + "\\n" }}
+{%- if m.role == "assistant" %}{% generation %}{{ m.content }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}
+{{- "<|im_end|>\\n" }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ "<|im_start|>assistant\\n" }}{% endif %}"""
+
+
+def chat_tokenizer(template: str | None) -> HfTokenizer:
+    """Bytes, and three control tokens."""
+    model = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(pre_tokenizers.ByteLevel.alphabet())}, merges=[]))
+    model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    model.decoder = decoders.ByteLevel()
+    model.add_special_tokens(["<|im_start|>", "<|im_end|>", "<eos>"])
+    return HfTokenizer(model, {"eos_token": "<eos>"}, chat_template=template)
+
+
+USER, GOOD, BAD = (
+    {"role": role, "content": text} for role, text in (("user", "Hi"), ("assistant", "Yes"), ("assistant", "No"))
+)
+
+
+def test_messages_are_written_by_the_tokenizers_template(tmp_path):
+    tokenizer, Long = chat_tokenizer(CHATML), Axis("position", 64)
+    file = write_rows(tmp_path / "a.jsonl", [{"chosen": [USER, GOOD], "rejected": [USER, BAD]}])
+    (found,) = read_pairs([file], PreferenceChatLmDatasetFormat(), tokenizer, Long)
+    prompt, answer = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n", "Yes<|im_end|>\n"
+    ids = tokenizer.encode(prompt + answer, parse_special=True)
+    tokens, weight = found.chosen.tokens.array, found.chosen.loss_weight.array
+    assert tokens[: len(ids)].tolist() == ids and not tokens[len(ids) :].any()  # the template ends the turn, no <eos>
+    assert tokenizer.decode([t for t, w in zip(tokens[1:], weight, strict=False) if w]) == answer
+    assert tokenizer.convert_tokens_to_ids(["<|im_end|>"])[0] in ids
+
+    form = PreferenceChatLmDatasetFormat(message_format="{role}: {content};")
+    (plain,) = read_pairs([file], form, tokenizer, Long)
+    text = [int(t) for t in plain.rejected.tokens.array if t]
+    assert tokenizer.decode(text) == "user: Hi;assistant: No;<eos>"
+    (other,) = read_pairs(
+        [file], PreferenceChatLmDatasetFormat(chat_template="{{ messages[-1].content }}"), tokenizer, Long
+    )
+    assert tokenizer.decode([int(t) for t in other.chosen.tokens.array if t]) == "Yes"
+
+
+def test_no_way_to_write_messages_is_an_error_that_names_both(tmp_path):
+    rows = [{"prompt": "a", "chosen": "b", "rejected": "c"}, {"chosen": [USER, GOOD], "rejected": [USER, BAD]}]
+    file = write_rows(tmp_path / "a.jsonl", rows)
+    form = PreferenceChatLmDatasetFormat()
+    assert len(read_pairs([write_rows(tmp_path / "b.jsonl", rows[:1])], form, chat_tokenizer(None), Pos)) == 1
+    with pytest.raises(DataConfigError, match=r"chat_template.*message_format.*line 2 of .*a\.jsonl"):
+        read_pairs([file], form, chat_tokenizer(None), Pos)
+    with pytest.raises(DataConfigError, match="message_format is set too"):
+        PreferenceChatLmDatasetFormat(chat_template="x", message_format="y")
+    with pytest.raises(DataConfigError, match="cannot be parsed"):
+        read_pairs([file], PreferenceChatLmDatasetFormat(chat_template="{% for %}"), chat_tokenizer(None), Pos)
+    file = write_rows(tmp_path / "c.jsonl", [{"chosen": [{"role": "bot", "content": "x"}, GOOD], "rejected": [BAD]}])
+    with pytest.raises(BadRecordError, match="the chat template refuses it: no role bot"):
+        read_pairs([file], form, chat_tokenizer(CHATML), Pos)
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [
@@ -157,7 +220,8 @@ def test_rows_of_both_forms_become_pairs(tmp_path, caplog):
 def test_bad_rows_are_named_by_file_and_line(tmp_path, row, message):
     path = write_rows(tmp_path / "a.jsonl", [{"chosen": "1", "rejected": "2"}, row])
     with pytest.raises(BadRecordError, match=message) as caught:
-        read_pairs([path], PreferenceChatLmDatasetFormat(), PassthroughTokenizer(10), Pos)
+        form = PreferenceChatLmDatasetFormat(message_format="{role} {content} ")
+        read_pairs([path], form, PassthroughTokenizer(10), Pos)
     assert caught.value.path == path and caught.value.line_number == 2
 
 

@@ -5,8 +5,9 @@ A row of a ``preference_chat`` file (jsonl, compressed or not) is one of
     {"prompt": "...", "chosen": "...", "rejected": "..."}
     {"chosen": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}], "rejected": [...]}
 
-In the second form the messages that both lists share at the start are the prompt and the rest is the answer; each
-message is rendered by ``message_format``. Weights are 1 on the tokens of the answer, its end-of-text token included,
+In the second form the messages that both lists share at the start are the prompt and the rest is the answer. They are
+written by the tokenizer's chat template, or by the format's ``chat_template`` or ``message_format``
+(:mod:`levanter.data.text.chat`). Weights are 1 on the tokens of the answer, its end-of-text token included,
 and 0 on the prompt: the answer starts where the ids of "prompt" and of "prompt + answer" part, so a tokenizer that
 merges across the border is handled.
 
@@ -17,6 +18,7 @@ References:
 """
 
 import dataclasses
+import itertools
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +31,7 @@ import numpy as np
 
 from levanter.data.errors import BadRecordError, DataConfigError
 from levanter.data.sharded_datasource import expand_urls
+from levanter.data.text.chat import MessageRenderer, message_renderer
 from levanter.data.text.config import TRAIN, DatasetComponent, DatasetComponentBase
 from levanter.data.text.examples import LmExample
 from levanter.data.text.formats import LmDatasetFormatBase
@@ -50,19 +53,23 @@ class PreferenceChatLmDatasetFormat(LmDatasetFormatBase):
         chosen_field: Field of the preferred answer.
         rejected_field: Field of the other.
         prompt_field: Field of the prompt when answers are strings.
-        message_format: How a message is written, from its ``role`` and ``content``.
+        chat_template: Jinja template that writes messages; None takes the tokenizer's.
+        message_format: Writes each message instead, from its ``role`` and ``content``: ``"{role}: {content}\\n"``.
         slice_strategy: What happens to a pair longer than the sequence: ``raise`` or ``drop``.
     """
 
     chosen_field: str = "chosen"
     rejected_field: str = "rejected"
     prompt_field: str = "prompt"
-    message_format: str = "{role}: {content}\n"
+    chat_template: str | None = None
+    message_format: str | None = None
     slice_strategy: Literal["raise", "drop"] = "raise"
 
     def __post_init__(self) -> None:
         if self.slice_strategy not in ("raise", "drop"):
             raise DataConfigError("format.slice_strategy", f"it is {self.slice_strategy!r}", "raise or drop")
+        if self.chat_template is not None and self.message_format is not None:
+            raise DataConfigError("format.chat_template", "message_format is set too", "one of them")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,12 +139,14 @@ def read_pairs(
 ) -> list[DpoExample]:
     """Read, render and tokenise files of pairs; see :meth:`PreferenceLmDataConfig.pairs`."""
     pairs, empty, long = [], 0, 0
+    renderer = message_renderer(tokenizer, chat_template=form.chat_template, message_format=form.message_format)
     for path, number, row in _rows(files):
-        prompt, chosen, rejected = split_row(row, form, path, number)
+        prompt, chosen, rejected = split_row(row, form, path, number, renderer=renderer)
+        templated = renderer is not None and renderer.is_template and isinstance(row[form.chosen_field], list)
         if not chosen.strip() or not rejected.strip():
             empty += 1
             continue
-        sequences = [answer_ids(prompt, answer, tokenizer) for answer in (chosen, rejected)]
+        sequences = [answer_ids(prompt, answer, tokenizer, templated=templated) for answer in (chosen, rejected)]
         longest = max(len(ids) for ids, _ in sequences)
         if longest > Pos.size:
             if form.slice_strategy == "raise":
@@ -153,17 +162,29 @@ def read_pairs(
 
 
 def split_row(
-    row: Mapping[str, Any], form: PreferenceChatLmDatasetFormat, path: str = "", number: int = 0
+    row: Mapping[str, Any],
+    form: PreferenceChatLmDatasetFormat,
+    path: str = "",
+    number: int = 0,
+    *,
+    renderer: MessageRenderer | None = None,
 ) -> tuple[str, str, str]:
     """Prompt, preferred and other answer as text.
 
+    Args:
+        row: One row.
+        form: Names its fields.
+        path: File of the row, for messages.
+        number: Its line.
+        renderer: Writes lists of messages; None where nothing says how.
+
     Raises:
-        BadRecordError: a field is missing or is neither a string nor a list of messages.
+        BadRecordError: a field is missing or is neither a string nor a list of messages, or the template refuses them.
+        DataConfigError: the row holds messages and there is no renderer.
 
     Example:
-        >>> user, yes, no = ({"role": r, "content": c} for r, c in (("user", "Hi"), ("bot", "Yes"), ("bot", "No")))
-        >>> split_row({"chosen": [user, yes], "rejected": [user, no]}, PreferenceChatLmDatasetFormat())
-        ('user: Hi\\n', 'bot: Yes\\n', 'bot: No\\n')
+        >>> split_row({"prompt": "Hi", "chosen": " Yes", "rejected": " No"}, PreferenceChatLmDatasetFormat())
+        ('Hi', ' Yes', ' No')
     """
     answers: list[Any] = []
     for name in (form.chosen_field, form.rejected_field):
@@ -176,33 +197,54 @@ def split_row(
         return str(row.get(form.prompt_field) or ""), answers[0], answers[1]
     if not all(isinstance(answer, list) for answer in answers):
         raise BadRecordError(path, number, "one answer is a string and the other a list", str(row))
+    if renderer is None:
+        raise DataConfigError(
+            "format.chat_template",
+            f"it is not set, nor is format.message_format, and the tokenizer has no template, but line {number} of "
+            f"{path or 'the data'} holds messages",
+            "a tokenizer with a chat template, format.chat_template, or format.message_format",
+        )
+    try:
+        return _render(answers[0], answers[1], renderer)
+    except (KeyError, TypeError) as error:
+        raise BadRecordError(path, number, f"a message without role and content ({error})", str(row)) from error
+    except ValueError as error:
+        raise BadRecordError(path, number, str(error), str(row)) from error
+
+
+def _render(chosen: Sequence[Any], rejected: Sequence[Any], renderer: MessageRenderer) -> tuple[str, str, str]:
+    """The prompt ends where the answer's own words begin: what opens the assistant's turn belongs to it."""
     shared = 0
-    while shared < min(map(len, answers)) and answers[0][shared] == answers[1][shared]:
+    while shared < min(len(chosen), len(rejected)) and chosen[shared] == rejected[shared]:
         shared += 1
+    prompt = renderer.render(chosen[:shared], True) if shared else ""
+    whole = [renderer.render(messages, False) for messages in (chosen, rejected)]
+    # A template may write an opened turn otherwise than a finished one (a place for thoughts): what all share counts.
+    same = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(prompt, *whole, strict=False))
+    length = sum(1 for _ in same)
+    pairs = zip(whole, (chosen, rejected), strict=True)
+    first, second = (text[length:] if len(messages) > shared else "" for text, messages in pairs)
+    return prompt[:length], first, second
 
-    def render(messages: Sequence[Mapping[str, str]]) -> str:
-        try:
-            return "".join(form.message_format.format(role=m["role"], content=m["content"]) for m in messages)
-        except (KeyError, TypeError) as error:
-            raise BadRecordError(path, number, f"a message without role and content ({error})", str(row)) from error
 
-    prompt = render(answers[0][:shared])
-    return prompt, render(answers[0][shared:]), render(answers[1][shared:])
+def answer_ids(
+    prompt: str, answer: str, tokenizer: MarinTokenizer, *, templated: bool = False
+) -> tuple[list[int], int]:
+    """Ids of prompt and answer, and where the answer starts.
 
-
-def answer_ids(prompt: str, answer: str, tokenizer: MarinTokenizer) -> tuple[list[int], int]:
-    """Ids of prompt and answer, ended by the end-of-text token where there is one, and where the answer starts.
+    The end-of-text token, where there is one, ends them; a template ends its turns itself, and its control tokens are
+    parsed.
 
     Example:
         >>> answer_ids("1 2", " 3 4", PassthroughTokenizer(9))
         ([1, 2, 3, 4], 2)
     """
-    ids = tokenizer.encode(prompt + answer)
-    before = tokenizer.encode(prompt) if prompt else []
+    ids = tokenizer.encode(prompt + answer, parse_special=templated)
+    before = tokenizer.encode(prompt, parse_special=templated) if prompt else []
     start = 0
     while start < min(len(ids), len(before)) and ids[start] == before[start]:
         start += 1
-    if tokenizer.eos_token_id is not None:
+    if tokenizer.eos_token_id is not None and not templated:
         ids = [*ids, tokenizer.eos_token_id]
     return ids, start
 
