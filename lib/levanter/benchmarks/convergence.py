@@ -53,11 +53,11 @@ def losses(path, steps):
     )  # fmt: skip
     key = jax.random.PRNGKey(1337)
     model = jax.jit(lambda: LlamaLMHeadModel.init(Axis("vocab", SHAPE["vocab"]), config, key=key))()
-    params = bench.raw_params(model)
+    params = bench.raw_params(model, scan=True)
     optimizer = AdamConfig(learning_rate=bench.RATE, warmup=0, lr_schedule=Constant()).build(steps)
     state = TrainerState.init(optimizer, model, key=key)
     ours = build_train_step(StepSpec(lambda m, b, key=None: next_token_loss(m, b)))
-    theirs, raw_optimizer = bench.raw_step(SHAPE)
+    theirs, raw_optimizer = bench.raw_step(SHAPE, scan=True)
     opt_state = raw_optimizer.init(params)
     axes = (Axis("batch", SHAPE["batch"]), Axis("position", SHAPE["length"]))
     rows = []
