@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterable, Iterator
 from glob import glob
 from typing import Any
@@ -21,12 +22,14 @@ import xxhash
 from zephyr import Dataset, ShardInfo, counters
 
 from marin.datakit._pipeline import count, pipeline
+from marin.datakit._split_sink import SPLIT_COLUMN, SplitSink
 from marin.datakit.artifacts import ConsolidatedData
 from marin.datakit.errors import EmptyCorpusError, ShardMismatchError
 from marin.datakit.normalize import NORMALISED_SCHEMA
 from marin.datakit.recipe import CleanConsolidateConfig, ConsolidateConfig, SplitRule
 
 SPLITS = ("train", "validation", "test")
+_DEALT = ".dealt"
 
 
 def split_of(group: str, rule: SplitRule) -> str:
@@ -60,24 +63,20 @@ def consolidate(config: ConsolidateConfig) -> ConsolidatedData:
     """
     if isinstance(config, CleanConsolidateConfig):
         _same_shards(config.contamination_path, config.documents_path)
-    documents: dict[str, int] = {}
-    sizes: dict[str, int] = {}
-    counts: dict[str, int] = {}
     with pipeline("consolidate") as context:
-        for split in SPLITS:
-            counts = count(context, _split_dataset(config, split))
-            documents[split] = counts.get("zephyr/records_out", 0)
-            sizes[split] = counts.get(f"datakit/bytes_{split}", 0)
-            if not documents[split]:
-                seen = counts.get("zephyr/records_in", 0)
-                raise EmptyCorpusError(
-                    f"the {split} split",
-                    seen=seen,
-                    detail="Give more documents, or larger shares to the held-out splits.",
-                )
+        counts = count(context, _dealt_dataset(config))
+    documents = {split: counts.get(f"datakit/documents_{split}", 0) for split in SPLITS}
+    for split in SPLITS:
+        if not documents[split]:
+            raise EmptyCorpusError(
+                f"the {split} split",
+                seen=counts.get("zephyr/records_in", 0),
+                detail="Give more documents, or larger shares to the held-out splits.",
+            )
+    _move_to_splits(f"{config.output_path}/outputs")
     return ConsolidatedData(
         num_documents=documents,
-        num_bytes=sizes,
+        num_bytes={split: counts.get(f"datakit/bytes_{split}", 0) for split in SPLITS},
         num_dropped_duplicates=counts.get("datakit/dropped_duplicates", 0),
         dropped_bytes=counts.get("datakit/dropped_bytes", 0),
         num_dropped_contaminated=counts.get("datakit/dropped_contaminated", 0),
@@ -103,7 +102,17 @@ def _same_shards(attributes: str, documents: str) -> None:
         )
 
 
-def _split_dataset(config: ConsolidateConfig, split: str) -> Dataset:
+def _move_to_splits(outputs: str) -> None:
+    """Bring ``.dealt/<shard>/<split>.parquet`` to ``<split>/<shard>.parquet``."""
+    dealt = os.path.join(outputs, _DEALT)
+    for split in SPLITS:
+        os.makedirs(os.path.join(outputs, split), exist_ok=True)
+        for shard in sorted(glob(f"{dealt}/part-*")):
+            os.rename(f"{shard}/{split}.parquet", os.path.join(outputs, split, f"{os.path.basename(shard)}.parquet"))
+    shutil.rmtree(dealt)
+
+
+def _dealt_dataset(config: ConsolidateConfig) -> Dataset:
     rule = config.split
     duplicates = f"{config.duplicates_path}/outputs/main"
     marks = config.contamination_path if isinstance(config, CleanConsolidateConfig) else ""
@@ -123,16 +132,18 @@ def _split_dataset(config: ConsolidateConfig, split: str) -> Dataset:
             elif row["id"] in leaks:
                 counters.increment("datakit/dropped_contaminated")
                 counters.increment("datakit/dropped_contaminated_bytes", size)
-            elif split_of(json.loads(row["metadata"])["group"], rule) == split:
+            else:
+                split = split_of(json.loads(row["metadata"])["group"], rule)
+                counters.increment(f"datakit/documents_{split}")
                 counters.increment(f"datakit/bytes_{split}", size)
-                yield row
+                yield {**row, SPLIT_COLUMN: split}
         if unseen:
             raise ShardMismatchError(marks, documents, detail=f"shard {name} condemns unknown ids {sorted(unseen)[:3]}")
 
-    target = f"{config.output_path}/outputs/{split}/part-{{shard:05d}}-of-{{total:05d}}.parquet"
+    target = f"{config.output_path}/outputs/{_DEALT}/part-{{shard:05d}}-of-{{total:05d}}"
     return (
         Dataset.from_files(f"{config.documents_path}/outputs/main/part-*.parquet")
         .load_parquet()
         .map_shard(select)
-        .write_parquet(target, schema=NORMALISED_SCHEMA)
+        .write_to(SplitSink(SPLITS, NORMALISED_SCHEMA), target)
     )
