@@ -68,7 +68,7 @@ def _watch(config: CheckpointDebugConfig, path: str, clock: Clock, began: float,
         if dump_at is not None and elapsed >= dump_at:
             dump_at = None
             _say(config, "saving %s has run for %.1f s; the stacks of all threads follow", path, elapsed)
-            faulthandler.dump_traceback(file=sys.__stderr__, all_threads=True)
+            faulthandler.dump_traceback(file=sys.__stderr__ or 2, all_threads=True)
         if elapsed >= next_line:
             next_line += config.log_interval
             rss = current_rss_bytes() // MIB
