@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from rigging.errors import TokenError
-from rigging.filesystem.atomic import unique_temp_path
+from rigging.filesystem._temp_name import unique_temp_path
 from rigging.timing import Clock, SystemClock
 from rigging.token_authority import unverified_claims
 

@@ -5,12 +5,12 @@ user can override what a project ships without editing it.
 """
 
 import os
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from rigging import _env
+from rigging._adapters.toml_file import parse_toml
 from rigging._adapters.yaml_file import load_yaml
 from rigging.errors import ConfigError, ConfigNotFoundError
 
@@ -33,7 +33,7 @@ def find_project_root(start: str | os.PathLike[str] | None = None) -> Path | Non
     here = Path(start if start is not None else os.getcwd()).resolve()
     for folder in (here, *here.parents):
         try:
-            declared = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
+            declared = parse_toml((folder / "pyproject.toml").read_text(encoding="utf-8"))
         except (OSError, ValueError):
             continue
         if "workspace" in declared.get("tool", {}).get("uv", {}):

@@ -4,7 +4,6 @@ import functools
 import json
 import os
 import socket
-import uuid
 from dataclasses import asdict, dataclass, replace
 from typing import Self
 
@@ -33,7 +32,7 @@ class LeaseHolder:
     def current(cls) -> Self:
         """Return a new holder for this process."""
         pid = os.getpid()
-        return cls(socket.gethostname(), _boot_id(), pid, process_start(pid) or 0, uuid.uuid4().hex)
+        return cls(socket.gethostname(), _boot_id(), pid, process_start(pid) or 0, os.urandom(16).hex())
 
     def shares_machine(self, other: "LeaseHolder") -> bool:
         """Tell whether both run on the same boot of one kernel and see the same process numbers."""

@@ -12,16 +12,15 @@ import contextlib
 import json
 import os
 import shutil
-import uuid
 from collections.abc import Generator
 from typing import IO, Any, Final
 
 from rigging.errors import DestinationExistsError
 from rigging.filesystem._adapters.renameat2 import exchange
 from rigging.filesystem._stores import Store, store_for
+from rigging.filesystem._temp_name import unique_temp_path
 from rigging.timing import ExponentialBackoff, retry_with_backoff
 
-_NAME_LIMIT_BYTES: Final = 255
 _TRANSIENT_S3: Final = (
     "InvalidPart",
     "InternalError",
@@ -30,23 +29,6 @@ _TRANSIENT_S3: Final = (
     "RequestTimeout",
     "RequestTimeTooSkewed",
 )
-
-
-def unique_temp_path(path: str) -> str:
-    """Return a sibling of ``path`` that nobody else will choose: ``<path>.tmp.<32 hex digits>``.
-
-    A name too long for the suffix is shortened, so that any legal target has a legal temporary.
-
-    Example:
-        >>> unique_temp_path("/a/b").startswith("/a/b.tmp."), unique_temp_path("x") == unique_temp_path("x")
-        (True, False)
-    """
-    suffix = f".tmp.{uuid.uuid4().hex}"
-    head, slash, name = path.rpartition("/")
-    encoded = os.fsencode(name)
-    if len(encoded) + len(suffix) > _NAME_LIMIT_BYTES:
-        name = os.fsdecode(encoded[: _NAME_LIMIT_BYTES - len(suffix)])
-    return f"{head}{slash}{name}{suffix}"
 
 
 @contextlib.contextmanager
