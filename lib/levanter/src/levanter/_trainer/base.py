@@ -15,7 +15,7 @@ import jax
 from levanter._checkpoint.layout import read_metadata
 from levanter.checkpoint import load_checkpoint
 from levanter.errors import CheckpointMismatchError
-from levanter.trainable import TRAINABLE_FIELDS
+from levanter.trainable import TRAINABLE_FIELDS, is_buffer
 from levanter.trainer_state import TrainerState
 from levanter.tree_paths import tree_digest
 
@@ -49,11 +49,11 @@ def split_base(model: Any) -> tuple[Any, Any]:
 
     def mark(node: Any) -> Any:
         if not _is_adapter(node):
-            return False
+            return is_buffer(node)  # set by every step, so no part of what stays as it was
         names = type(node).trainable_fields
         return jax.tree_util.tree_map_with_path(lambda path, leaf: path[0].name in names, node)
 
-    return eqx.partition(model, jax.tree.map(mark, model, is_leaf=_is_adapter))
+    return eqx.partition(model, jax.tree.map(mark, model, is_leaf=lambda node: _is_adapter(node) or is_buffer(node)))
 
 
 def saved_part(state: TrainerState) -> TrainerState:
