@@ -166,18 +166,18 @@ def test_an_upload_never_replaces_what_a_successor_wrote_after_this_owner_began(
         (tmp_path / name).write_text("loser")
     conditional_object(f"{target}/data.txt").write(b"old", expected_version=None)
     seen = object_versions(target)
-    checks = []
 
     def check():
-        # The lease is ours at the first look, and lost when we look again because the store refused.
-        checks.append(len(checks))
-        if len(checks) > 1:
-            raise LeaseLostError("lease", 1, "taken")
+        # Heartbeats look healthy to a driver that slept; its successor has written meanwhile.
         stored = conditional_object(f"{target}/data.txt")
-        stored.write(b"winner", expected_version=stored.read().version)
+        if stored.read().data == b"old":
+            stored.write(b"winner", expected_version=seen["data.txt"])
+
+    def confirm():
+        raise LeaseLostError("lease", 1, "taken")
 
     with pytest.raises(LeaseLostError):
-        upload_output(str(tmp_path), target, ["data.txt"], ["record"], seen, check)
+        upload_output(str(tmp_path), target, ["data.txt"], ["record"], seen, check, confirm)
     assert StoragePath(f"{target}/data.txt").read_bytes() == b"winner"
     assert not StoragePath(f"{target}/record").exists()
 

@@ -174,6 +174,7 @@ def upload_output(
     metadata: Sequence[str],
     seen: Mapping[str, str],
     check: Callable[[], None],
+    confirm: Callable[[], None],
 ) -> None:
     """Bring a sealed folder into its place: data, then what no longer belongs is deleted, then metadata.
 
@@ -183,27 +184,35 @@ def upload_output(
         data: Files of the output, relative.
         metadata: Files that say the output is whole, relative, in order.
         seen: Version of each object that was there when this owner began, by relative path.
-        check: Raises when the lease is lost; called before every write.
+        check: Raises when the lease is lost; called before every write. May trust heartbeats that are on time.
+        confirm: The same, from the store itself; called after the version of an object was read that others changed.
     Raises:
         OSError: Others kept writing in between, although the lease is ours.
     """
     for relative in data:
-        _upload(source, target, relative, seen.get(relative), check)
+        _upload(source, target, relative, seen.get(relative), check, confirm)
     for relative in sorted(set(seen).difference(data, metadata)):
         check()
         # Whoever has replaced it meanwhile is looked after by the next check.
         with contextlib.suppress(ConditionalWriteError):
             conditional_object(f"{target}/{relative}").delete(expected_version=seen[relative])
     for relative in metadata:
-        _upload(source, target, relative, seen.get(relative), check)
+        _upload(source, target, relative, seen.get(relative), check, confirm)
 
 
-def _upload(source: str, target: str, relative: str, expected: str | None, check: Callable[[], None]) -> None:
+def _upload(
+    source: str,
+    target: str,
+    relative: str,
+    expected: str | None,
+    check: Callable[[], None],
+    confirm: Callable[[], None],
+) -> None:
     path, url = os.path.join(source, relative), f"{target}/{relative}"
     stored = conditional_object(url)
     for _ in range(_TRIES):
-        # The version that may be replaced is always older than a successful check: a driver that sleeps after the
-        # check cannot replace what its successor wrote meanwhile.
+        # The version that may be replaced is always older than a confirmed lease: a driver that sleeps after that
+        # cannot replace what its successor wrote meanwhile.
         check()
         try:
             stored.write_file(path, expected_version=expected)
@@ -213,6 +222,7 @@ def _upload(source: str, target: str, relative: str, expected: str | None, check
             # The answer to our own write may have been lost; a hash that another write overtakes only costs a try.
             if expected is not None and hash_object(url) == _hash_local(path):
                 return
+            confirm()
     raise OSError(f"cannot upload {url}: {_TRIES} tries met other writers")
 
 

@@ -128,9 +128,10 @@ class StepTransaction:
         """
         self.confirm()
         if self.layout.remote:
-            self.check()
             make_private(self.layout.work)
             self._seen = object_versions(self.layout.output_path)
+            # Only versions that were there while the lease was ours may be replaced later.
+            self.confirm()
         finished = self._finish_commit(status, at)
         if finished is None:
             self._sweep()
@@ -282,7 +283,7 @@ class StepTransaction:
         if self.layout.remote:
             entries = read_manifest(os.path.join(staging, MANIFEST_FILE)) or []
             data = [entry.path for entry in entries]
-            upload_output(staging, target, data, (MANIFEST_FILE, RECORD_FILE), self._seen, self.check)
+            upload_output(staging, target, data, (MANIFEST_FILE, RECORD_FILE), self._seen, self.check, self.confirm)
             take_away(staging, self.layout.work)
             return
         if not os.path.lexists(target):
