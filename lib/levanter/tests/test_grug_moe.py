@@ -4,6 +4,7 @@ import dataclasses
 import importlib.util
 import json
 import pathlib
+import re
 import shutil
 
 import haliax as hax
@@ -52,6 +53,7 @@ CONFIG = GrugMoeLmConfig(
     gated_norm_rank=4,
     sliding_window=3,
     moe_implementation="ragged",
+    gradient_checkpointing=False,
 )
 RNG = np.random.default_rng(0)
 IDS = RNG.integers(0, VOCAB, (4, 8)).astype(np.int32)
@@ -183,7 +185,8 @@ def test_a_folder_round_trip_changes_no_bit_and_keeps_the_bias_exact(model, tmp_
     save_hf_checkpoint(model, CONFIG, str(tmp_path / "a"))
     config, loaded = load_hf_checkpoint(str(tmp_path / "a"))
     assert tree_digest(loaded) == tree_digest(model)
-    assert dataclasses.replace(config, initializer_range=None, moe_implementation="ragged") == CONFIG
+    ours = {"initializer_range": None, "moe_implementation": "ragged", "gradient_checkpointing": False}
+    assert dataclasses.replace(config, **ours) == CONFIG
     assert config.initializer_range == 0.5 / 16**0.5
     save_hf_checkpoint(loaded, config, str(tmp_path / "b"))
     assert (tmp_path / "a/model.safetensors").read_bytes() == (tmp_path / "b/model.safetensors").read_bytes()
@@ -276,7 +279,7 @@ def test_flops_are_those_that_xla_counts():
     """
     base = dataclasses.replace(
         CONFIG, hidden_dim=128, head_dim=32, intermediate_dim=64, shared_expert_intermediate_dim=128, max_seq_len=64,
-        gated_norm_rank=32, sliding_window=64, scan_layers=False, gradient_checkpointing=False,
+        gated_norm_rank=32, sliding_window=64, scan_layers=False,
     )  # fmt: skip
 
     def counted(c, vocab=256, batch=2, length=64):
@@ -359,3 +362,15 @@ def test_each_group_takes_its_own_step_at_its_own_rate():
     assert isinstance(OptimizerConfig.get_choice_class("grug_moe_adamh_v2")(), GrugMoeAdamHConfig)
     with pytest.raises(ConfigError, match=r"expert_lr=0\.0"):
         GrugMoeAdamHConfig(expert_lr=0.0)
+
+
+PAGE = pathlib.Path(__file__).parents[3] / "docs/levanter/models/grug_moe.md"
+
+
+@pytest.mark.skipif(not PAGE.exists(), reason="the pages are part of the repository, not of the package")
+def test_the_page_of_the_family_has_its_state_dict():
+    rows = PAGE.read_text().splitlines()
+    for slot in CONFIG.state_dict_map():
+        name = re.sub(r"\.layers\.\d+\.", ".layers.{i}.", slot.name)
+        ours = slot.leaves[0].path.replace("transformer.layers.stacked.", "stacked.")
+        assert any(row.startswith(f"| `{name}` | `{ours}` |") for row in rows), name

@@ -284,14 +284,15 @@ def test_eight_devices_give_what_one_gives(run_python):
     done = run_python(WORKER, env={"XLA_FLAGS": flags}, timeout=500)
     assert done.returncode == 0, done.stderr[-3000:]
     report = json.loads(done.stdout.splitlines()[-1])
-    assert len(report["experts"]["values"]) == 2
-    assert all(value < 2e-5 for value in report["experts"]["values"].values()), report["experts"]
-    dropped, expected = report["experts"]["drops"]
-    assert dropped == expected > 0
+    assert len(report["experts"]["values"]) == 6
+    assert all(value < 1e-5 for value in report["experts"]["values"].values()), report["experts"]
+    assert len(report["experts"]["drops"]) == 4
+    for error, dropped, lost in report["experts"]["drops"].values():
+        assert error < 1e-5 and dropped == lost > 0, report["experts"]
     assert report["mixtral"] < 2e-5
     grug = report["grug"]
-    for layout in ("data 2, expert 4", "data 8", "expert 8", "one quantile, data 2, expert 4"):
-        assert all(value < 2e-5 for value in grug[layout]), (layout, grug[layout])
+    for layout in ("data 2, expert 4", "expert 8", "one quantile, data 8"):
+        assert all(value < 1e-5 for value in grug[layout]), (layout, grug[layout])
     assert min(grug["shards matter"]) > 2e-5, "the cases above would pass whatever the shards were"
     assert grug["shard"] == [2, 8, 8] and grug["moment"]
     assert all(shard == [2, 8, 8] for shard in grug["moment"])

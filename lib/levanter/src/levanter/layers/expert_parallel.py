@@ -8,8 +8,9 @@ With the axis ``expert`` of size ``X`` and ``E / X`` experts a device, a layer i
     reduce_scatter the sums back to the tokens' owners        (or all-reduce when tokens are not split over the axis)
 
 Traffic is ``2 T D`` a device whatever the routing, the compute is that of the true group sizes, and without a capacity
-factor the result is that of one device. With one, the buffer is ``ceil(c T K / X)`` rows; assignments beyond it, in
-expert order, are dropped and counted.
+factor the result is that of one device. With one, the buffer is ``ceil(c T K / X)`` rows, and a device takes at most
+``ceil(c V / X)`` assignments, where ``V`` are those that are not padding; what is beyond that, in expert order, is
+dropped by the device that receives it and counted.
 
 The expert width may be split over another axis (tensor parallelism); partial sums are added in the same reduction.
 
@@ -83,13 +84,19 @@ def sharded_moe_mlp(
             x, selected, weights = (jax.lax.all_gather(a, shared, tiled=True) for a in (x, selected, weights))
         first = _device_index(mesh, split) * own.gate.shape[0]
         own_ids = selected - first
-        limit = _capacity(selected.size, mesh, split, own.gate.shape[0], capacity_factor)
-        y = run(x, own_ids, weights, own, capacity=limit)
+        local_experts, ways = own.gate.shape[0], math.prod(mesh.shape[axis] for axis in split)
+        room, limit = None, None
+        if capacity_factor is not None:
+            room = min(selected.size, max(local_experts, math.ceil(capacity_factor * selected.size / ways)))
+            valid = jnp.sum((selected >= 0) & (selected < num_experts), dtype=jnp.int32)
+            share = jnp.ceil(valid.astype(jnp.float32) * (capacity_factor / ways)).astype(jnp.int32)
+            limit = jnp.minimum(jnp.maximum(share, local_experts), room)
+        y = run(x, own_ids, weights, own, capacity=room, limit=limit)
         y = jax.lax.psum(y, (*inner, *(a for a in split if a not in shared))) if inner or shared != split else y
         y = jax.lax.psum_scatter(y, shared, tiled=True) if shared else y
         over = jnp.zeros((), jnp.float32)
         if limit is not None:
-            over = jnp.maximum(jnp.sum(expert_counts(own_ids, own.gate.shape[0])) - limit, 0).astype(jnp.float32)
+            over = jnp.maximum(jnp.sum(expert_counts(own_ids, local_experts)) - limit, 0).astype(jnp.float32)
             over = jax.lax.psum(over, (*split, *(a for a in tokens if a not in split)))
         return y, over
 
@@ -102,13 +109,6 @@ def sharded_moe_mlp(
         check_vma=False,
     )
     return mapped(x_TD, selected_TK, weights_TK, experts)
-
-
-def _capacity(assignments: int, mesh: Mesh, split: tuple[str, ...], own: int, factor: float | None) -> int | None:
-    if factor is None:
-        return None
-    ways = math.prod(mesh.shape[axis] for axis in split)
-    return min(assignments, max(own, math.ceil(factor * assignments / ways)))
 
 
 def _device_index(mesh: Mesh, axes: tuple[str, ...]) -> jax.Array:

@@ -144,28 +144,31 @@ class Dispatch(NamedTuple):
     block: int
 
 
-def plan_dispatch(selected_TK: jax.Array, experts: int, *, block: int, capacity: int | None = None) -> Dispatch:
+def plan_dispatch(
+    selected_TK: jax.Array, experts: int, *, block: int, capacity: int | None = None, limit: jax.Array | None = None
+) -> Dispatch:
     """Sort assignments by expert.
 
     Args:
         selected_TK: Expert of each assignment; ids outside ``0 .. experts - 1`` go nowhere (padding, other devices).
         experts: Experts here.
         block: Rows of a block; every expert's rows start at a multiple of it.
-        capacity: Most assignments taken, in expert order; None takes all.
+        capacity: Most assignments there is room for, in expert order; None takes all.
+        limit: Most assignments taken, int32 scalar, at most the capacity; None takes as many as there is room for.
     """
     expert_A = selected_TK.reshape(-1)
     total = expert_A.shape[0]
-    limit = total if capacity is None else min(capacity, total)
+    room = total if capacity is None else min(capacity, total)
     local = (expert_A >= 0) & (expert_A < experts)
     order = jnp.argsort(jnp.where(local, expert_A, experts), stable=True)
     rank_A = jnp.zeros((total,), jnp.int32).at[order].set(jnp.arange(total, dtype=jnp.int32))
     counts = expert_counts(expert_A, experts)
-    ends = jnp.minimum(jnp.cumsum(counts), limit)
+    ends = jnp.minimum(jnp.cumsum(counts), room if limit is None else jnp.minimum(limit, room))
     starts = jnp.concatenate([jnp.zeros((1,), ends.dtype), ends[:-1]])
     blocks_E = -(-(ends - starts) // block)
     block_ends = jnp.cumsum(blocks_E)
     first_row_E = (block_ends - blocks_E) * block
-    max_blocks = -(-limit // block) + (experts if block > 1 else 0)
+    max_blocks = -(-room // block) + (experts if block > 1 else 0)
     rows = max_blocks * block
     safe = jnp.where(local, expert_A, 0)
     taken = local & (rank_A < ends[safe])
@@ -242,6 +245,7 @@ def moe_mlp(
     activation: str = "silu",
     implementation: str = "auto",
     capacity: int | None = None,
+    limit: jax.Array | None = None,
 ) -> jax.Array:
     """Weighted sum of the chosen experts' gated MLPs.
 
@@ -253,7 +257,8 @@ def moe_mlp(
         activation: Gate's activation.
         implementation: ``ragged`` (:func:`haliax.nn.ragged_dot`), ``blocked``
             (:mod:`levanter.layers.grouped_matmul`), or ``auto``: blocked on CPU, ragged elsewhere.
-        capacity: Most assignments computed, in expert order; None computes all.
+        capacity: Most assignments there is room for, in expert order; None computes all.
+        limit: Most assignments computed, int32 scalar; None computes as many as there is room for.
 
     Returns:
         ``[T, D]`` in the dtype of ``x``; summed over experts in float32.
@@ -270,7 +275,7 @@ def moe_mlp(
     num_experts, k = experts.gate.shape[0], selected_TK.shape[-1]
     kind = pick_implementation(implementation)
     block = block_size(selected_TK.size, num_experts) if kind == "blocked" else 1
-    plan = plan_dispatch(selected_TK, num_experts, block=block, capacity=capacity)
+    plan = plan_dispatch(selected_TK, num_experts, block=block, capacity=capacity, limit=limit)
     rows_RD = tokens_to_rows(x_TD, plan.row_A, plan.source_R, k)
     gate, up = (_expert_matmul(rows_RD, w, plan) for w in (experts.gate, experts.up))
     hidden_RI = activation_fn(activation)(gate) * up
