@@ -227,7 +227,8 @@ def _export(config: TrainDpoConfig, model: Any) -> None:
         save_peft_pretrained(model, config.adapter, config.peft_save_path)
     if config.hf_save_path is not None:
         merged = merge_lora_modules(model) if is_lora_model(model) else model
-        save_hf_checkpoint(merged, model.config, config.hf_save_path)
+        tokenizer = None if config.data.tokenizer == "passthrough" else config.data.tokenizer  # which has no files
+        save_hf_checkpoint(merged, model.config, config.hf_save_path, tokenizer=tokenizer)
 
 
 @levanter_config.main()
