@@ -8,7 +8,7 @@ References:
 import datetime as dt
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jinja2
 import jinja2.ext
@@ -50,7 +50,8 @@ def compile_template(source: str, **variables: Any) -> Callable[[Sequence[Mappin
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
     )
     environment.filters["tojson"] = _to_json
-    environment.globals.update(raise_exception=_raise, strftime_now=lambda form: dt.datetime.now().strftime(form))
+    helpers = {"raise_exception": _raise, "strftime_now": lambda form: dt.datetime.now().strftime(form)}
+    cast(dict[str, Any], environment.globals).update(helpers)
     template = environment.from_string(source)
     return lambda messages, generate: template.render(
         messages=messages, add_generation_prompt=generate, tools=None, documents=None, **variables
