@@ -8,7 +8,8 @@ cycles less that of the first.
 
     python lib/levanter/benchmarks/bench_checkpoint.py [--smoke] [--cycles N] [--orbax PYTHON]
 
-With ``--memory`` nothing but ours runs: save, restore, delete, over and over. ``value`` is then the slope of resident
+With ``--memory saves`` nothing but ours runs: save and delete, over and over, as a run does; ``--memory cycles``
+restores every save as well. ``value`` is then the slope of resident
 memory in MB a cycle, by least squares over the cycles after the first fifth, ``spread`` its standard error, and the
 series itself is printed; ``--megabytes`` sets the size of the state.
 """
@@ -117,12 +118,14 @@ class Orbax:
             self.process.communicate()
 
 
-def memory(tree, saver, cycles):
+def memory(tree, saver, cycles, restore):
     """Resident memory in MB after every cycle, and the line through what comes after the first fifth."""
     series = []
     for cycle in range(cycles):
-        _, restored, path = ours(tree, saver, cycle + 2)
-        del restored
+        path = saver.on_step(tree, cycle + 2, force=True)
+        saver.wait_until_finished()
+        if restore:
+            jax.block_until_ready(load_checkpoint(tree, path))
         shutil.rmtree(path)
         gc.collect()
         series.append(current_rss_bytes() / 1e6)
@@ -162,7 +165,7 @@ def main():
     parser.add_argument("--smoke", action="store_true")
     parser.add_argument("--cycles", type=int, default=20)
     parser.add_argument("--orbax", help="interpreter of an environment with orbax-checkpoint")
-    parser.add_argument("--memory", action="store_true", help="only the slope of resident memory")
+    parser.add_argument("--memory", choices=["saves", "cycles"], help="only the slope of resident memory")
     parser.add_argument("--megabytes", type=float, default=361)
     args = parser.parse_args()
     cycles, megabytes = (6 if args.memory else 2, 20) if args.smoke else (args.cycles, args.megabytes)
@@ -174,7 +177,7 @@ def main():
     saver = config.create("run", clock=SystemClock())
     saver.reserve(tree)
     if args.memory:
-        json.dump(memory(tree, saver, cycles), sys.stdout, sort_keys=True)
+        json.dump(memory(tree, saver, cycles, args.memory == "cycles"), sys.stdout, sort_keys=True)
         print()
         shutil.rmtree(root)
         return
