@@ -3,8 +3,10 @@
 import dataclasses
 from datetime import timedelta
 
+import jax
 import pytest
 from levanter import config as cfg
+from levanter.callbacks.profiler import ProfileOptionsConfig
 from levanter.errors import ConfigError, ConfigFileError, UnknownKeyError
 from levanter.main.train_lm import TrainLmConfig
 from levanter.models.llama import LlamaConfig
@@ -228,6 +230,7 @@ PUBLISHED_TRAINER = """
 profiler:
   enabled: true
   upload: {enabled: false, ttl_days: 7}
+  profile_options: {host_tracer_level: 1, python_tracer_level: 0, advanced_configuration: {mode: x, n: 3, flag: true}}
 checkpointer:
   debug: {enabled: true, log_interval: 30, dump_stacks_after: 120, tracemalloc_frames: 0}
   write: {max_chunk_bytes: 536870912, data_copy_concurrency: 16, cache_pool_bytes: 1073741824, max_write_replicas: 1024}
@@ -239,10 +242,25 @@ def test_sections_of_published_configs_that_few_runs_set_are_read(tmp_path):
     (tmp_path / "c.yaml").write_text(PUBLISHED_TRAINER)
     trainer = cfg.load_config(TrainerConfig, [str(tmp_path / "c.yaml")])
     assert not trainer.profiler.upload.enabled and trainer.profiler.upload.ttl_days == 7
+    options = trainer.profiler.profile_options.build()
+    assert (options.host_tracer_level, options.python_tracer_level, options.enable_hlo_proto) == (1, 0, False)
+    assert options.advanced_configuration == {"mode": "x", "n": 3, "flag": True}
+    assert type(trainer.profiler.profile_options.advanced_configuration["flag"]) is bool
     assert trainer.checkpointer.debug.dump_stacks_after == 120
     assert trainer.checkpointer.write.max_chunk_bytes == 512 << 20
     assert trainer.progress_watchdog.startup_grace_period == timedelta(hours=1)
     assert cfg.decode(TrainerConfig, cfg.encode(trainer)) == trainer
+
+
+def test_an_option_that_this_profiler_lacks_is_refused_by_name(monkeypatch):
+    class OlderOptions:
+        host_tracer_level = 2
+        enable_hlo_proto = True
+
+    monkeypatch.setattr(jax.profiler, "ProfileOptions", OlderOptions)
+    assert ProfileOptionsConfig(host_tracer_level=1).build().host_tracer_level == 1
+    with pytest.raises(ConfigError, match=r"profile_options\.device_tracer_level.*has no such option"):
+        ProfileOptionsConfig(device_tracer_level=1)
 
 
 @pytest.mark.parametrize(
@@ -251,6 +269,9 @@ def test_sections_of_published_configs_that_few_runs_set_are_read(tmp_path):
         ({"profiler": {"upload": {"service_url": "https://x"}}}, "tracker that uploads artifacts"),
         ({"profiler": {"upload": {"ttl_days": 0}}}, "ttl_days=0; expected >= 1"),
         ({"profiler": {"upload": {"ttl": 3}}}, "ttl_days"),
+        ({"profiler": {"profile_options": {"python_tracer": 1}}}, "profile_options.python_tracer"),
+        ({"profiler": {"profile_options": {"host_tracer_level": 4}}}, "host_tracer_level`: 4; expected 0 to 3"),
+        ({"profiler": {"profile_options": {"advanced_configuration": {"rate": 0.5}}}}, "advanced_configuration.rate"),
         ({"checkpointer": {"write": {"max_chunk_bytes": 0}}}, "max_chunk_bytes=0; expected >= 1"),
         ({"checkpointer": {"write": {"cache_pool_bytes": -1}}}, "expected >= 0"),
         ({"checkpointer": {"debug": {"log_interval": 0}}}, "expected > 0 seconds"),

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from levanter._checkpoint.policy import KeepEvery
 from levanter.callbacks.core import Hook
-from levanter.callbacks.profiler import Profiler, ProfilerConfig, ProfileUploadConfig
+from levanter.callbacks.profiler import ProfileOptionsConfig, Profiler, ProfilerConfig, ProfileUploadConfig
 from levanter.callbacks.watch import WatchConfig
 from levanter.callbacks.watchdog import ProgressWatchdog, ProgressWatchdogConfig
 from levanter.checkpoint import CheckpointerConfig, discover_latest_checkpoint
@@ -271,14 +271,21 @@ def test_a_stalled_process_ends_even_when_nobody_reads_what_it_says(tmp_path, ru
     os.close(writer)
 
 
-def test_a_finished_trace_is_handed_to_the_trackers(tmp_path):
+def a_call_to_be_seen():
+    jax.block_until_ready(jnp.ones(2) + 1)
+
+
+def test_a_finished_trace_is_handed_to_the_trackers_and_holds_what_its_options_ask_for(tmp_path):
     for enabled in (True, False):
         tracker = JsonFileTracker(str(tmp_path / str(enabled)))
-        config = ProfilerConfig(enabled=True, start_step=1, num_steps=1, upload=ProfileUploadConfig(enabled=enabled))
-        profiler = Profiler(config, str(tmp_path / "traced"), tracker)
+        upload, options = ProfileUploadConfig(enabled=enabled), ProfileOptionsConfig(python_tracer_level=int(enabled))
+        config = ProfilerConfig(enabled=True, start_step=1, num_steps=1, upload=upload, profile_options=options)
+        profiler = Profiler(config, str(tmp_path / f"traced_{enabled}"), tracker)
         profiler.on_step(1)
-        jax.block_until_ready(jnp.ones(2) + 1)
+        a_call_to_be_seen()
         profiler.on_step(2)
+        (trace,) = (tmp_path / f"traced_{enabled}").rglob("profile/**/*.pb")
+        assert (b"a_call_to_be_seen" in trace.read_bytes()) is enabled
         assert list((tmp_path / str(enabled)).rglob("profile/**/*.pb")) != [] or not enabled
         assert (tmp_path / str(enabled) / "artifacts").exists() is enabled
 

@@ -1,12 +1,15 @@
 """Recording a few steps with JAX's profiler."""
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import jax
 
 from levanter.errors import ConfigError
 from levanter.tracker.tracker import Tracker
+
+_OPTIONS_KEY = "trainer.profiler.profile_options"
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,64 @@ class ProfileUploadConfig:
 
 
 @dataclass(frozen=True)
+class ProfileOptionsConfig:
+    """What JAX's profiler records; None leaves a choice to JAX.
+
+    Which of these there are is up to the installed JAX; one that it lacks is refused when it is set.
+
+    Attributes:
+        host_tracer_level: Events of the host: 0 none, 1 those that users mark, 2 adds costly operations, 3 all.
+        python_tracer_level: Calls of Python functions: 0 or 1. They are most of a trace and slow the steps down.
+        device_tracer_level: Events of the device: 0 or 1. Releases of JAX differ in having it.
+        enable_hlo_proto: Put the compiled programs into the trace.
+        advanced_configuration: Settings of one kind of device by their names in JAX, such as ``tpu_trace_mode``;
+            values are integers, booleans or strings.
+
+    References:
+        https://docs.jax.dev/en/latest/profiling.html, "Profiler options".
+
+    Example:
+        >>> ProfileOptionsConfig(python_tracer_level=0).build().python_tracer_level
+        0
+    """
+
+    host_tracer_level: int | None = None
+    python_tracer_level: int | None = None
+    device_tracer_level: int | None = None
+    enable_hlo_proto: bool | None = False
+    advanced_configuration: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, highest in {"host_tracer_level": 3, "python_tracer_level": 1, "device_tracer_level": 1}.items():
+            value = getattr(self, name)
+            if value is not None and not 0 <= value <= highest:
+                raise ConfigError(f"{value}; expected 0 to {highest}.", key=f"{_OPTIONS_KEY}.{name}")
+        for name, value in self.advanced_configuration.items():
+            if not isinstance(value, int | str):
+                raise ConfigError(
+                    f"{value!r}; expected an integer, a boolean or a string.",
+                    key=f"{_OPTIONS_KEY}.advanced_configuration.{name}",
+                )
+        for name in self._chosen():
+            if not hasattr(jax.profiler.ProfileOptions, name):
+                raise ConfigError(
+                    f"the profiler of JAX {jax.__version__} has no such option. Leave it out.",
+                    key=f"{_OPTIONS_KEY}.{name}",
+                )
+
+    def build(self) -> jax.profiler.ProfileOptions:
+        """The same in JAX's terms."""
+        options = jax.profiler.ProfileOptions()
+        for name, value in self._chosen().items():
+            setattr(options, name, value)
+        return options
+
+    def _chosen(self) -> dict[str, object]:
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: value for name, value in values.items() if value is not None and value != {}}
+
+
+@dataclass(frozen=True)
 class ProfilerConfig:
     """When to trace.
 
@@ -47,6 +108,7 @@ class ProfilerConfig:
         perfetto_link: Print a link to the viewer and wait for it.
         create_perfetto_trace: Also write a Perfetto trace.
         process_index: Trace only this process; None traces all.
+        profile_options: What is recorded.
         upload: What happens to the trace afterwards.
     """
 
@@ -56,6 +118,7 @@ class ProfilerConfig:
     perfetto_link: bool = False
     create_perfetto_trace: bool = False
     process_index: int | None = None
+    profile_options: ProfileOptionsConfig = field(default_factory=ProfileOptionsConfig)
     upload: ProfileUploadConfig = field(default_factory=ProfileUploadConfig)
 
     def __post_init__(self) -> None:
@@ -92,6 +155,7 @@ class Profiler:
                 self._folder,
                 create_perfetto_link=self._config.perfetto_link,
                 create_perfetto_trace=self._config.create_perfetto_trace,
+                profiler_options=self._config.profile_options.build(),
             )
             self._active = True
         elif next_step == self._config.start_step + self._config.num_steps:
