@@ -20,6 +20,7 @@ PUBLIC = [
     "compute_plan",
     "counters",
     "lit",
+    "load_zip_members",
 ]
 DATASET_METHODS = [
     "aggregate",
@@ -58,6 +59,7 @@ DATASET_METHODS = [
     "union",
     "window",
     "window_by",
+    "write_binary",
     "write_jsonl",
     "write_levanter_cache",
     "write_parquet",

@@ -17,6 +17,7 @@ EXAMPLES = [
     errors.KeyTypeError("dict", "{}"),
     errors.KeyOrderError("left", 3, "5", "4"),
     errors.RecordTypeError("write_parquet", "int", "1"),
+    errors.RecordTypeError("write_binary", "str", "'a'", "bytes"),
     errors.SchemaConflictError("a.b", "int64", "string", where="in/x.jsonl"),
     errors.BadRecordError("in/x.jsonl", 7, "not JSON", '{"a"'),
     errors.RecordTooLargeError("in/x.jsonl", 3, 2000, 1000),

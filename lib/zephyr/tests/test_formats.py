@@ -5,7 +5,7 @@ import io
 import json
 import os
 import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -377,3 +377,30 @@ def test_groups_larger_than_memory_are_joined_from_disk(tmp_path: Path) -> None:
     expected = [(one, two) for one in range(60) for two in range(60)]
     assert run(small, a.join(b, "k", combiner=pair, num_output_shards=1)) == expected
     assert run(small, a.sorted_merge_join(b, "k", combiner=pair)) == expected
+
+
+def test_approx_shard_bytes_is_the_shard_bytes_of_from_files(ctx: ZephyrContext, tmp_path: Path) -> None:
+    rows = [{"n": n} for n in range(2000)]
+    path = str(tmp_path / "x.parquet")
+    pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=100)
+    size = -(-(tmp_path / "x.parquet").stat().st_size // 4)
+    ds = Dataset.from_files(path).load_parquet(None, size)
+    assert ds == Dataset.from_files(path, shard_bytes=size).load_parquet(approx_shard_bytes=size)
+    assert ctx.plan(ds).stages[0].num_tasks == 4
+    assert run(ctx, ds) == rows
+    assert ctx.plan(Dataset.from_files(path).load_parquet(approx_shard_bytes=1 << 30)).stages[0].num_tasks == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: Dataset.from_list(["x.parquet"]).load_parquet(approx_shard_bytes=9), "expected from_files right"),
+        (lambda: Dataset.from_files("x").map(str).load_parquet(approx_shard_bytes=9), "expected from_files right"),
+        (lambda: Dataset.from_files("x", shard_bytes=8).load_parquet(approx_shard_bytes=9), "=9 and shard_bytes=8"),
+        (lambda: Dataset.from_files("x").load_parquet(approx_shard_bytes=0), "bytes=0; expected at least 1"),
+        (lambda: Dataset.from_files("x", shard_bytes=-1), "bytes=-1; expected at least 1"),
+    ],
+)
+def test_shard_sizes_that_cannot_be_are_refused_at_once(make: Callable[[], Dataset], reason: str) -> None:
+    with pytest.raises(DatasetError, match=reason):
+        make()

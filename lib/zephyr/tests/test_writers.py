@@ -257,3 +257,35 @@ def test_what_is_no_unsigned_number_conflicts_with_one(ctx: ZephyrContext, tmp_p
     with pytest.raises(SchemaConflictError, match="'id'"):
         ctx.execute(Dataset.from_list(rows, shards=1).write_parquet(str(tmp_path / "a.parquet")))
     assert visible(tmp_path) == []
+
+
+def test_binary_files_hold_the_bytes_of_the_items_and_nothing_else(
+    ctx: ZephyrContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writers, "_BINARY_BYTES", 64)
+    items = [bytes([i]) * i for i in range(60)]
+    pattern = str(tmp_path / "x-{shard}.bin.gz")  # a suffix compresses nothing here
+    ds = Dataset.from_list(items, shards=2).filter(lambda item: len(item) < 30)
+    out = ctx.execute(ds.map(lambda item: bytearray(item) if len(item) % 2 else item).write_binary(pattern))
+    assert [Path(path).read_bytes() for path in out.results] == [b"".join(items[:30]), b""]
+    assert out.counters["zephyr/records_out"] == 30
+    assert out.counters["zephyr/bytes_out"] == sum(range(30))
+    assert visible(tmp_path) == ["x-0.bin.gz", "x-1.bin.gz"]
+
+
+@pytest.mark.parametrize("bad", ["text", {"a": b"x"}, None, 7])
+def test_what_is_not_bytes_leaves_no_binary_file(ctx: ZephyrContext, tmp_path: Path, bad: object) -> None:
+    ds = Dataset.from_list([b"x", bad], shards=1).write_binary(str(tmp_path / "out" / "{shard}.bin"))
+    with pytest.raises(RecordTypeError, match=f"write_binary: got .* type={type(bad).__name__}.*expected bytes"):
+        ctx.execute(ds)
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_a_binary_file_is_made_again_only_when_its_items_change(ctx: ZephyrContext, tmp_path: Path) -> None:
+    pattern = str(tmp_path / "{shard}.bin")
+
+    def run(items: list[bytes]) -> tuple[bytes, float]:
+        out = ctx.execute(Dataset.from_list(items, shards=1).write_binary(pattern, skip_existing=True))
+        return (tmp_path / "0.bin").read_bytes(), out.counters.get("zephyr/records_out", 0)
+
+    assert [run([b"a"]), run([b"a"]), run([b"b", b"c"])] == [(b"a", 1), (b"a", 0), (b"bc", 2)]

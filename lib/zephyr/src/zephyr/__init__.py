@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from zephyr.expr import col as col
     from zephyr.expr import lit as lit
     from zephyr.plan import compute_plan as compute_plan
+    from zephyr.readers import load_zip_members as load_zip_members
 
 _HOMES = {
     "BadRecordError": "zephyr.errors",
@@ -36,6 +37,7 @@ _HOMES = {
     "compute_plan": "zephyr.plan",
     "counters": "zephyr.counters",
     "lit": "zephyr.expr",
+    "load_zip_members": "zephyr.readers",
 }
 
 __all__ = [
@@ -52,6 +54,7 @@ __all__ = [
     "compute_plan",
     "counters",
     "lit",
+    "load_zip_members",
 ]
 
 

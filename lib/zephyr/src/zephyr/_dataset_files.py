@@ -27,6 +27,9 @@ class FileOperations:
     def _then(self, op: LogicalOp) -> Self:
         raise TypeError(f"{type(self).__name__} adds no operations; expected a Dataset")
 
+    def _sized(self, shard_bytes: int) -> Self:
+        raise TypeError(f"{type(self).__name__} has no files; expected a Dataset")
+
     # Readers: items are paths before and contents after
 
     # Each reader can say which file a record is from: with `include_file_paths` the records have one more column, named
@@ -56,12 +59,29 @@ class FileOperations:
     def load_parquet(
         self,
         columns: Sequence[str] | None = None,
+        approx_shard_bytes: int | None = None,
         *,
         include_file_paths: bool = False,
         file_path_column: str = FILE_PATH_COLUMN,
     ) -> Self:
-        """Records of Parquet files: path -> records, row group by row group; `columns` limits what is read."""
-        return self._then(_with_path(Load("parquet", _columns(columns)), include_file_paths, file_path_column))
+        """Records of Parquet files: path -> records, row group by row group.
+
+        Args:
+            columns: Read only these.
+            approx_shard_bytes: Aim for shards of this many bytes, as `shard_bytes` of `from_files` does: large files
+                are cut between row groups, and consecutive small ones go together.
+            include_file_paths: Add the path of the file to each record.
+            file_path_column: Name of that column.
+        Raises:
+            DatasetError: `approx_shard_bytes` behind anything but `from_files`, below one, or unequal to its
+                `shard_bytes`; `columns` leaves the path out.
+        Example:
+            >>> from zephyr import Dataset
+            >>> Dataset.from_files("in/*.parquet").load_parquet(approx_shard_bytes=64 << 20).pipeline.source.shard_bytes
+            67108864
+        """
+        sized = self if approx_shard_bytes is None else self._sized(approx_shard_bytes)
+        return sized._then(_with_path(Load("parquet", _columns(columns)), include_file_paths, file_path_column))
 
     def load_text(self, *, include_file_paths: bool = False, file_path_column: str = FILE_PATH_COLUMN) -> Self:
         """Lines of text files: path -> records `{"text": line}` without line ends; empty lines are kept."""
@@ -159,6 +179,29 @@ class FileOperations:
             schema: A contract: anything else raises `SchemaConflictError`. Without it, inferred and widened.
         """
         return self._then(Write("parquet", pattern, schema, skip_existing))
+
+    def write_binary(self, pattern: PathPattern, skip_existing: bool = False) -> Self:
+        """Write items that are bytes back to back, one file per shard. Items become the paths.
+
+        Nothing is put between them, and no suffix compresses: frame, or compress, in a `map` before. An empty shard
+        gives an empty file.
+
+        Args:
+            pattern: Path with {shard:05d}, {total:05d}, {basename}, or callable(shard, total).
+            skip_existing: Leave a file alone when its lineage note proves that it is complete and made from this input.
+        Raises:
+            RecordTypeError: (at run time) an item is not bytes, bytearray or memoryview.
+        Example:
+            >>> import tempfile
+            >>> from pathlib import Path
+            >>> from zephyr import Dataset, ZephyrContext
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     ds = Dataset.from_list([b"ab", b"c"], shards=1).write_binary(f"{folder}/{{shard}}.bin")
+            ...     [path] = ZephyrContext(inline=True).execute(ds).results
+            ...     Path(path).read_bytes()
+            b'abc'
+        """
+        return self._then(Write("binary", pattern, None, skip_existing))
 
     def write_vortex(
         self, pattern: PathPattern, schema: "pa.Schema | None" = None, skip_existing: bool = False

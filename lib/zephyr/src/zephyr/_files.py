@@ -204,7 +204,7 @@ class StagedFile:
         os.makedirs(os.path.dirname(plain) or ".", exist_ok=True)
         return open(plain, "wb", buffering=0)
 
-    def write(self, data: bytes | memoryview) -> int:
+    def write(self, data: bytes | bytearray | memoryview) -> int:
         """Append all of `data`."""
         view = memoryview(data).cast("B")
         try:

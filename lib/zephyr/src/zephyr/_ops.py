@@ -168,7 +168,7 @@ class Sample:
 class Write:
     """Write the items of a shard to one file; the item afterwards is its path."""
 
-    format: "Literal['jsonl', 'parquet', 'vortex'] | Sink"
+    format: "Literal['jsonl', 'parquet', 'vortex', 'binary'] | Sink"
     pattern: PathPattern
     schema: "pa.Schema | None" = None
     skip_existing: bool = False

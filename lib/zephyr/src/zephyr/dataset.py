@@ -8,7 +8,7 @@ Shapes below read "input shards -> output shards". N is the number of shards bef
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from zephyr._dataset_files import FileOperations
@@ -78,6 +78,20 @@ class Dataset(FileOperations):
     def _then(self, op: LogicalOp) -> "Dataset":
         return Dataset(Pipeline(self.pipeline.source, (*self.pipeline.ops, op)))
 
+    def _sized(self, shard_bytes: int) -> "Dataset":
+        source = self.pipeline.source
+        if self.pipeline.ops or not isinstance(source, FileSource):
+            raise DatasetError(
+                f"cannot size shards: approx_shard_bytes={shard_bytes} behind something else; expected from_files "
+                "right before. from_files takes a list of paths too."
+            )
+        if source.shard_bytes not in (None, shard_bytes):
+            raise DatasetError(
+                f"cannot size shards: approx_shard_bytes={shard_bytes} and shard_bytes={source.shard_bytes}; expected "
+                "one of them, or equal ones. Leave one out."
+            )
+        return Dataset(Pipeline(replace(source, shard_bytes=_target_bytes(shard_bytes))))
+
     # Sources
 
     @staticmethod
@@ -123,7 +137,7 @@ class Dataset(FileOperations):
                 one is cut into parts where the reader that follows can start in the middle (Parquet between row
                 groups; JSON lines and text that are not compressed).
         Raises:
-            DatasetError: no pattern at all.
+            DatasetError: no pattern at all, or `shard_bytes` below one.
         """
         patterns = (pattern,) if isinstance(pattern, str) else tuple(pattern)
         if not patterns:
@@ -132,7 +146,7 @@ class Dataset(FileOperations):
             )
         if glob_pattern is not None:
             patterns = tuple(f"{p.rstrip('/')}/{glob_pattern}" for p in patterns)
-        return Dataset(Pipeline(FileSource(patterns, empty_glob_ok, shard_bytes)))
+        return Dataset(Pipeline(FileSource(patterns, empty_glob_ok, _target_bytes(shard_bytes))))
 
     @staticmethod
     def from_source(source: "Source") -> "Dataset":
@@ -389,6 +403,12 @@ def _join_kind(how: str, combiner: object) -> None:
             f"cannot join: how={how!r} meets missing sides and combiner=None; expected a combiner that takes None. "
             "Pass combiner=lambda left, right: ..."
         )
+
+
+def _target_bytes(num: int | None) -> int | None:
+    if num is not None and num < 1:
+        raise DatasetError(f"cannot size shards: bytes={num}; expected at least 1. Pass the bytes of a shard.")
+    return num
 
 
 def _limit(limit: int) -> int:

@@ -131,15 +131,16 @@ class KeyOrderError(ZephyrError, ValueError):
 
 
 class RecordTypeError(ZephyrError, TypeError):
-    """An operation needs records (dict with string keys) and got something else."""
+    """An operation needs records (dict with string keys), or bytes, and got something else."""
 
-    def __init__(self, operation: str, value_type: str, value: str) -> None:
+    def __init__(self, operation: str, value_type: str, value: str, expected: str = "a dict with string keys") -> None:
         self.operation = operation
         self.value_type = value_type
         self.value = value
+        self.expected = expected
         super().__init__(
-            f"cannot run {operation}: got an item of type={value_type}, value={value}; expected a dict with string "
-            "keys. Map the items to dicts first."
+            f"cannot run {operation}: got an item of type={value_type}, value={value}; expected {expected}. "
+            "Map the items to that first."
         )
 
 

@@ -72,7 +72,7 @@ class SumShard:
 class WriteShard:
     """Write shard i to paths[i]; the item afterwards is the path."""
 
-    format: "Literal['jsonl', 'parquet', 'vortex'] | Sink"
+    format: "Literal['jsonl', 'parquet', 'vortex', 'binary'] | Sink"
     paths: tuple[str, ...]
     schema: "pa.Schema | None"
     skip_existing: bool

@@ -21,7 +21,10 @@ from zephyr._paths import FileSpan
 from zephyr._reading import finish_batch, plain_batch
 from zephyr._tar_read import read_tar
 from zephyr._trace import Trace
+from zephyr._zip_read import ZipMember, load_zip_members
 from zephyr.errors import BadRecordError, DatasetError, RecordTooLargeError
+
+__all__ = ["DEFAULT_RECORD_LIMIT_BYTES", "ZipMember", "format_of", "load_zip_members", "read_file"]
 
 DEFAULT_RECORD_LIMIT_BYTES = 512 << 20
 """Most bytes of one record unless the context says otherwise."""

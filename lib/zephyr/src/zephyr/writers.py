@@ -34,6 +34,7 @@ _PENDING_LIMIT = 4
 _PARQUET_ZSTD_LEVEL = 3
 _LONG_TEXT = 64
 _ENCODE_ROWS = 1024
+_BINARY_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class WrittenFile:
 def write_file(
     blocks: Iterable[Block],
     *,
-    kind: "Literal['jsonl', 'parquet', 'vortex'] | Sink",
+    kind: "Literal['jsonl', 'parquet', 'vortex', 'binary'] | Sink",
     staged: str,
     target: str,
     schema: pa.Schema | None = None,
@@ -58,7 +59,7 @@ def write_file(
 
     Args:
         blocks: The items.
-        kind: "jsonl", "parquet", "vortex", or a sink of the user's.
+        kind: "jsonl", "parquet", "vortex", "binary", or a sink of the user's.
         staged: Where to write.
         target: Final path, whose suffix decides about compression; for messages.
         schema: Contract for Parquet and Vortex; inferred when None.
@@ -67,10 +68,12 @@ def write_file(
         OutputError: the file could not be written, or is not what was written; nothing is left.
         SchemaConflictError, RecordTypeError: the items do not fit one schema; nothing is left.
     """
-    sink: _JsonlSink | _ParquetSink | SinkAdapter
+    sink: _JsonlSink | _BinarySink | _ParquetSink | SinkAdapter
     match kind:
         case "jsonl":
             sink = _JsonlSink(StagedFile(staged, target))
+        case "binary":
+            sink = _BinarySink(StagedFile(staged, target))
         case "parquet":
             sink = _ParquetSink(StagedFile(staged, target), schema, group_bytes)
         case "vortex":
@@ -109,10 +112,43 @@ class _JsonlSink:
 
     def check(self, count: int) -> None:
         """Compare what is on disk with what was written."""
-        with open_input(self.file.path) as stream:
-            size = stream.seek(0, 2)
-        if size != self.file.size_bytes:
-            raise OutputError(self.file.target, f"wrote {self.file.size_bytes} bytes but the file has {size}")
+        _check_size(self.file)
+
+
+class _BinarySink:
+    """Bytes back to back, as they are: no suffix compresses, since items may be members of a format of their own."""
+
+    def __init__(self, file: StagedFile) -> None:
+        self.file = file
+
+    def write(self, blocks: Iterable[Block]) -> int:
+        """Write all items; returns how many."""
+        buffer = bytearray()
+        count = 0
+        for block in blocks:
+            for item in rows_of(block):
+                if not isinstance(item, bytes | bytearray | memoryview):
+                    raise RecordTypeError("write_binary", type(item).__name__, repr(item)[:80], "bytes")
+                buffer += item
+                count += 1
+                if len(buffer) >= _BINARY_BYTES:
+                    self.file.write(buffer)
+                    buffer = bytearray()
+        if buffer:
+            self.file.write(buffer)
+        self.file.finish()
+        return count
+
+    def check(self, count: int) -> None:
+        """Compare what is on disk with what was written."""
+        _check_size(self.file)
+
+
+def _check_size(file: StagedFile) -> None:
+    with open_input(file.path) as stream:
+        size = stream.seek(0, 2)
+    if size != file.size_bytes:
+        raise OutputError(file.target, f"wrote {file.size_bytes} bytes but the file has {size}")
 
 
 def _encode(encoder: msgspec.json.Encoder, rows: list[object]) -> bytes:
