@@ -23,6 +23,7 @@ from levanter.dpo import (
 from levanter.errors import ConfigError
 from levanter.main.train_dpo import TrainDpoConfig, train
 from levanter.preference import PreferenceChatLmDatasetFormat, PreferenceLmDataConfig, make_example, read_pairs
+from levanter.tokenizers import load_tokenizer
 from levanter.tokenizers.hf import HfTokenizer
 from levanter.tokenizers.passthrough import PassthroughTokenizer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -236,7 +237,12 @@ def test_only_one_unpacked_preference_component_is_taken():
 
 @pytest.mark.slow
 def test_a_run_widens_the_margin(tmp_path):
-    """Prefer ascending answers: the margin grows and the loss leaves ln 2; adapter and merged model are exported."""
+    """Prefer ascending answers: the margin grows and the loss leaves ln 2; adapter and merged model are exported, the
+    model with its tokenizer."""
+    numbers = Tokenizer(models.WordLevel({str(i): i for i in range(50)}, unk_token="0"))
+    numbers.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    (tmp_path / "numbers").mkdir()
+    numbers.save(str(tmp_path / "numbers/tokenizer.json"))
     rng = np.random.default_rng(0)
     rows = []
     for start in rng.integers(5, 20, 64):
@@ -244,8 +250,7 @@ def test_a_run_widens_the_margin(tmp_path):
         rows.append({"prompt": f"{start} ", "chosen": up, "rejected": down})
     fields = {
         "data": {
-            "tokenizer": "passthrough",
-            "vocab_size": 50,
+            "tokenizer": str(tmp_path / "numbers"),
             "components": {
                 "p": {
                     "source": {"type": "url", "train_urls": [write_rows(tmp_path / "p.jsonl", rows)]},
@@ -284,5 +289,6 @@ def test_a_run_widens_the_margin(tmp_path):
     assert values["train/dpo_margin_policy"] > values["train/dpo_margin_ref"] + 2
     assert "eval/dpo/loss" in values
     assert (tmp_path / "hf" / "model.safetensors").exists()
+    assert load_tokenizer(str(tmp_path / "hf")).encode("49 7") == [49, 7]
     assert (tmp_path / "peft" / "adapter_config.json").exists()
     assert load_config(TrainDpoConfig, overrides=["--beta", "0.2"]).beta == 0.2

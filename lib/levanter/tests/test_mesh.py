@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import runpy
 import signal
 import socket
 import subprocess
@@ -13,7 +14,8 @@ import equinox as eqx
 import jax
 import pytest
 from haliax import Axis
-from levanter.checkpoint import discover_checkpoint_candidates, load_checkpoint, verify_checkpoint
+from levanter._trainer.base import split_base
+from levanter.checkpoint import discover_checkpoint_candidates, load_checkpoint, read_metadata, verify_checkpoint
 from levanter.errors import ConfigError
 from levanter.mesh import MeshConfig
 from levanter.models.llama import LlamaConfig
@@ -109,6 +111,22 @@ def test_a_signal_to_one_process_stops_all_at_the_same_step(tmp_path):
     first, second = (out.splitlines()[-1].split() for out, _ in outputs)
     assert first == second, outputs[0][1][-2000:]
     assert [c.step for c in discover_checkpoint_candidates(str(tmp_path / "checkpoints/run"))] == [int(first[0])]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_two_processes_know_the_base_under_their_adapters(tmp_path):
+    """The digest is that of one process, so the base is checked across layouts; both processes refuse another base."""
+    worker = WORKER.replace("mesh_worker", "adapter_worker")
+    pair = start_pair(worker, str(tmp_path), devices=1)
+    outputs = [process.communicate(timeout=280) for process in pair]
+    assert [process.returncode for process in pair] == [0, 0], outputs[0][1][-2000:] + outputs[1][1][-2000:]
+    first, second = (json.loads(out.splitlines()[-1]) for out, _ in outputs)
+    assert first == second and first["step"] == 2 and first["shard"] == [5, 4]
+    model = runpy.run_path(worker)["adapted"]
+    ours, theirs = (tree_digest(split_base(made)[1]) for made in (model(), model(last=0.0)))
+    assert read_metadata(first["checkpoint"]).extra["base"]["sha256"] == ours
+    assert f"sha256={ours}" in first["refused"] and f"sha256={theirs} (the base from elsewhere)" in first["refused"]
 
 
 def start_pair(worker: str, *args: str, devices: int) -> list[subprocess.Popen]:

@@ -10,8 +10,9 @@ import haliax as hax
 import numpy as np
 import pytest
 from haliax import Axis
+from levanter._trainer.base import BaseModel, load_state, saved_part
 from levanter.callbacks.watch import WatchConfig
-from levanter.checkpoint import CheckpointerConfig, KeepEvery, read_manifest, read_metadata
+from levanter.checkpoint import CheckpointerConfig, KeepEvery, read_manifest, read_metadata, save_checkpoint
 from levanter.compat.hf_checkpoints import load_hf_checkpoint, read_hf_config
 from levanter.config import load_config
 from levanter.data.dataset import ListAsyncDataset
@@ -26,6 +27,7 @@ from levanter.tree_paths import named_leaves, tree_digest
 from safetensors.numpy import save_file
 
 RECIPE = runpy.run_path(str(pathlib.Path(__file__).parent / "golden" / "recipe.py"))
+SMALL = runpy.run_path(str(pathlib.Path(__file__).parent / "adapter_worker.py"))
 LENGTH = 16
 
 
@@ -99,6 +101,29 @@ def test_adapters_train_from_a_folder_leave_two_and_resume_on_the_same_base_only
         shape = read_hf_config(str(tmp_path / "base"))
         full = {**changes, "model": shape, "initialize_from_checkpoint_path": str(half.parent), "trainer": other}
         train(dataclasses.replace(run, merged_hf_save_path=None, peft_save_path=None, **full), progress=False)
+
+
+def test_a_checkpoint_that_holds_the_base_restores_with_it_whatever_base_the_run_has(tmp_path):
+    """The form of older runs: the whole model, and no record of a base."""
+    adapted, make_trainer, begin = (SMALL[name] for name in ("adapted", "make_trainer", "begin"))
+    with make_trainer(str(tmp_path)) as trainer:
+        state = dataclasses.replace(begin(trainer, None), model=adapted(last=7.0))
+        save_checkpoint(state, 1, str(tmp_path / "checkpoints/run/step-1"))
+        restored = begin(trainer, BaseModel(adapted, "elsewhere"))
+        assert tree_digest(restored.model) == tree_digest(state.model) != tree_digest(adapted())
+        into = dataclasses.replace(state, model=adapted())
+        assert tree_digest(load_state(into, str(tmp_path / "checkpoints/run/step-1"))) == tree_digest(state)
+
+
+def test_a_record_without_digest_is_taken_with_a_warning(tmp_path, caplog):
+    adapted, make_trainer, begin = (SMALL[name] for name in ("adapted", "make_trainer", "begin"))
+    with make_trainer(str(tmp_path)) as trainer:
+        state = begin(trainer, None)
+        record = {"source": "there", "sha256": ""}
+        save_checkpoint(saved_part(state), 1, str(tmp_path / "checkpoints/run/step-1"), extra={"base": record})
+        restored = begin(trainer, BaseModel(lambda: adapted(last=7.0), "here"))
+    assert tree_digest(restored.model) == tree_digest(adapted(last=7.0))
+    assert "does not say which base its adapters belong to; taking the one from here" in caplog.text
 
 
 def test_adapters_are_written_in_yaml_and_contradictions_are_refused(tmp_path):

@@ -7,12 +7,16 @@ left out: ``transformer.layers.stacked.self_attn.q_proj.weight``.
 
 import dataclasses
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import numpy as np
 from haliax import NamedArray
+from jax.sharding import NamedSharding, PartitionSpec
+
+BLOCK_BYTES = 64 << 20
+"""Most that a process holds of an array of which others have a part, when all of it is to be read; one row at least."""
 
 
 def is_named(node: Any) -> bool:
@@ -78,6 +82,9 @@ def owner_classes(tree: Any) -> dict[str, str]:
 def tree_digest(tree: Any) -> str:
     """SHA-256 over names, dtypes, shapes and bytes of every array leaf; equal trees give equal digests.
 
+    The layout does not count: a tree that is spread over several processes has the digest that it has on one device.
+    All of those processes must call this, at the same point of the run, since they read each other's parts.
+
     Returns:
         64 hexadecimal digits.
 
@@ -92,10 +99,28 @@ def tree_digest(tree: Any) -> str:
             value = jax.random.key_data(value)
         if not isinstance(value, jax.Array | np.ndarray | np.generic | int | float):
             continue
-        host = np.ascontiguousarray(np.asarray(value))
-        digest.update(f"{name}|{host.dtype.name}|{host.shape}|".encode())
-        digest.update(host.view(np.uint8).data if host.ndim else host.tobytes())
+        like = np.asarray(value) if isinstance(value, int | float) else value
+        digest.update(f"{name}|{like.dtype.name}|{like.shape}|".encode())
+        for block in _host_blocks(value):
+            host = np.ascontiguousarray(block)
+            digest.update(host.view(np.uint8).data if host.ndim else host.tobytes())
     return digest.hexdigest()
+
+
+def _host_blocks(value: Any) -> Iterator[np.ndarray]:
+    """An array on the host: whole where this process has all of it, else block after block of its first axis."""
+    if not isinstance(value, jax.Array) or value.is_fully_addressable or value.is_fully_replicated:
+        yield np.asarray(value)
+        return
+    layout = value.sharding
+    if not isinstance(layout, NamedSharding):
+        raise TypeError(f"sharding={layout}; expected a NamedSharding for an array that several processes share.")
+    rows = value.shape[0]
+    step = max(1, BLOCK_BYTES * rows // value.nbytes)
+    everywhere = NamedSharding(layout.mesh, PartitionSpec())
+    take = jax.jit(jax.lax.dynamic_slice_in_dim, static_argnums=2, out_shardings=everywhere)
+    for start in range(0, rows, step):
+        yield np.asarray(take(value, start, min(step, rows - start)))
 
 
 def _join(name: str, part: str) -> str:

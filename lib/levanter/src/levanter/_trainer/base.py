@@ -1,10 +1,12 @@
 """The frozen base of a model with adapters: not in the checkpoints, but named by them.
 
 A run that trains adapters saves the adapters, their optimizer state and a record of the base: where it came from and
-the SHA-256 of its weights as they are in memory. To resume, the base is made again from the configuration; another one
-would give another model without a word, so its digest must be the recorded one.
+the SHA-256 of its weights as they are in memory, whatever their layout. To resume, the base is made again from the
+configuration; another one would give another model without a word, so its digest must be the recorded one. A record
+without digest, which an older run of several processes left, is taken with a warning.
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,6 +20,8 @@ from levanter.errors import CheckpointMismatchError
 from levanter.trainable import TRAINABLE_FIELDS, is_buffer
 from levanter.trainer_state import TrainerState
 from levanter.tree_paths import tree_digest
+
+logger = logging.getLogger(__name__)
 
 RECORD = "base"
 FROM_SEED = "the run's seed"
@@ -64,13 +68,12 @@ def saved_part(state: TrainerState) -> TrainerState:
 def base_record(model: Any, source: str) -> dict[str, str]:
     """The entry of ``metadata.json`` that names the base; empty for a model without adapters.
 
-    The digest is left out where the weights are spread over several processes.
+    Every process of a run must call it: they read each other's parts.
     """
     base = split_base(model)[1]
     if not jax.tree.leaves(base):
         return {}
-    digest = tree_digest(base) if jax.process_count() == 1 else ""
-    return {"source": source, "sha256": digest}
+    return {"source": source, "sha256": tree_digest(base)}
 
 
 def holds_base(path: str) -> bool:
@@ -102,7 +105,9 @@ def rejoin(state: TrainerState, template: TrainerState, path: str, model: Any, s
     base = jax.tree.map(place, split_base(template.model)[1], split_base(model)[1])
     joined = replace(state, model=eqx.combine(state.model, base))
     ours, theirs = base_record(joined.model, source), read_metadata(path).extra[RECORD]
-    if ours["sha256"] != theirs["sha256"]:
+    if not theirs["sha256"]:
+        logger.warning("%s does not say which base its adapters belong to; taking the one from %s", path, source)
+    elif ours["sha256"] != theirs["sha256"]:
         raise CheckpointMismatchError(
             path,
             "model, its frozen base",
