@@ -157,6 +157,29 @@ def test_a_retried_task_is_counted_once(shared: ZephyrContext, tmp_path: Path) -
     assert out.counters == {"calls": 12}
 
 
+def test_what_an_abandoned_attempt_counted_does_not_count(shared: ZephyrContext, tmp_path: Path) -> None:
+    def flaky(n: int) -> int:
+        counters.pipeline.set_aggregation("mean", "AVERAGE")
+        counters.pipeline.set_aggregation("least", "MIN")
+        counters.pipeline.update_counter("mean", n)
+        counters.pipeline.update_counter("least", n)
+        counters.current_stage().update_counter("calls")
+        counters.pipeline.set_counter("last", n)
+        marker = tmp_path / f"met-{n}"
+        if n in (4, 7) and not marker.exists():
+            marker.touch()
+            counters.pipeline.update_counter("least", -1000)
+            if n == 7:
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise OSError("try again")
+        return n
+
+    out = shared.execute(Dataset.from_list(list(range(9)), shards=3).map(flaky))
+    assert (tmp_path / "met-4").exists()
+    assert (tmp_path / "met-7").exists()
+    assert out.counters == {"last": 2 + 5 + 8, "least": 0, "mean": 4.0, "stage0-map/calls": 9}
+
+
 def test_a_worker_killed_in_the_middle_is_replaced(shared: ZephyrContext, tmp_path: Path) -> None:
     marker = str(tmp_path / "killed-once")
 

@@ -172,7 +172,7 @@ class Monitor:
             stage.durations[spec.shard] = seconds
         for name in _FLOWS:
             if (seen := report.counters.get(f"zephyr/{name}")) is not None:
-                stage.flows[name] = stage.flows.get(name, 0) + seen[1]
+                stage.flows[name] = stage.flows.get(name, 0) + seen.value
         stage.shuffle_bytes += sum(part.size_bytes for run in report.runs for part in run.parts)
         stage.items_out += 0 if spec.piece else sum(ref.num_rows for ref in report.blocks)
         stage.quarantined += report.quarantined

@@ -12,7 +12,7 @@ import threading
 from types import TracebackType
 from typing import Final, Self
 
-from zephyr.counters import Aggregation, CounterValues
+from zephyr.counters import Aggregation, CounterValue, CounterValues
 
 INTERVAL_S: Final = 1.0
 MEMORY_EXIT: Final = 77
@@ -93,7 +93,7 @@ class Pulse:
     def _beat(self) -> None:
         self.beats += 1
         path = beat_path(self.folder, self.label)
-        live = {name: [str(how), value] for name, (how, value) in self.counted.copy().items()}
+        live = {name: list(seen) for name, seen in self.counted.copy().items()}
         try:
             with open(path + ".tmp", "w", encoding="utf-8") as stream:
                 json.dump({"beat": self.beats, "rss": resident_bytes(), "live": live}, stream)
@@ -132,7 +132,10 @@ def read_beat(folder: str, label: str) -> tuple[int, int, CounterValues] | None:
             note = json.loads(stream.read())
     except (OSError, ValueError):
         return None
-    live = {name: (Aggregation(how), value) for name, (how, value) in note["live"].items()}
+    live = {
+        name: CounterValue(None if how is None else Aggregation(how), value, observations)
+        for name, (how, value, observations) in note["live"].items()
+    }
     return note["beat"], note["rss"], live
 
 

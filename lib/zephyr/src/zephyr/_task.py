@@ -175,7 +175,7 @@ def run_task(
     )
     try:
         task = WorkerContext(spec.execution, spec.stage, spec.shard, spec.attempt, settings.folder)
-        with counters.collecting(counted) as values, working(task):
+        with counters.collecting(counted, stage=stage.label) as values, working(task):
             report = _run(plan, spec, settings, context, values)
             if guard is not None and guard.records:
                 target = guard.target

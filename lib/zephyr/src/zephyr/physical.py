@@ -1,5 +1,6 @@
 """The vocabulary of plans: stages, branches, inputs, outputs, and the operations that only a plan has. Plain data."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -203,6 +204,11 @@ class Stage:
     name: str
     branches: tuple[Branch, ...]
     output: Output
+
+    @property
+    def label(self) -> str:
+        """`stage<number>-<operations>` in characters that a file name may have."""
+        return re.sub(r"[^A-Za-z0-9_.]+", "-", f"stage{self.index}-{self.name}").strip("-")
 
     @property
     def num_tasks(self) -> int:
