@@ -23,13 +23,14 @@ References:
     https://kellerjordan.github.io/posts/muon/. Scaling: Liu et al., arXiv:2502.16982, section 2.2.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import optax
 
-from levanter.optim.composition import check_fractions, check_positive, decay_and_rate, grouped
+from levanter.optim.composition import Transform, check_fractions, check_positive, decay_and_rate, grouped
 from levanter.optim.config import OptimizerConfig
 from levanter.optim.matrices import Kind, MatrixView, map_matrices, matrix_views
 from levanter.optim.newton_schulz import check_coefficients, newton_schulz, update_scale
@@ -61,32 +62,25 @@ def orthogonalise(
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
 
-@OptimizerConfig.register_subclass("muon")
 @dataclass(frozen=True)
-class MuonConfig(OptimizerConfig):
-    """Muon with AdamW for what is no matrix; see the module for the formula.
+class OrthogonalMomentumConfig(OptimizerConfig):
+    """What the optimizers share that orthogonalise the momentum of matrices and leave the rest to Adam.
 
     Attributes:
-        weight_decay: Decay of the matrices.
+        weight_decay: Decay of the matrices, where the optimizer has it.
         momentum: Momentum of the matrices.
         nesterov: Look one step ahead.
         backend_steps: Newton–Schulz iterations.
         muon_epsilon: Added to the Frobenius norm.
         coefficient_type: Newton–Schulz coefficients: simple, quintic, polar_express or aol.
-        use_kimi_scaling: Scale updates to AdamW's root mean square.
         newton_schulz_dtype: Dtype of the iterations; None keeps the parameters'.
-        adam_lr: Peak rate of AdamW.
-        adam_weight_decay: Decay under AdamW; None takes ``weight_decay``.
-        beta1: Decay of AdamW's first moment.
-        beta2: Decay of AdamW's second moment.
-        epsilon: Added to the root of AdamW's second moment.
+        adam_lr: Peak rate of Adam.
+        beta1: Decay of Adam's first moment.
+        beta2: Decay of Adam's second moment.
+        epsilon: Added to the root of Adam's second moment.
         max_grad_norm: Norm clip of the gradient; None switches it off.
         clip_scope: ``global`` or ``group``.
-        adam_modules: Matrices that AdamW should take too: a regular expression or substrings of their names.
-
-    Example:
-        >>> MuonConfig(learning_rate=2e-2).build(100) is not None
-        True
+        adam_modules: Matrices that Adam should take too: a regular expression or substrings of their names.
     """
 
     weight_decay: float = 0.0
@@ -95,10 +89,8 @@ class MuonConfig(OptimizerConfig):
     backend_steps: int = 5
     muon_epsilon: float = 1e-8
     coefficient_type: str = "quintic"
-    use_kimi_scaling: bool = False
     newton_schulz_dtype: str | None = None
     adam_lr: float = 6e-4
-    adam_weight_decay: float | None = None
     beta1: float = 0.9
     beta2: float = 0.95
     epsilon: float = 1e-8
@@ -109,34 +101,12 @@ class MuonConfig(OptimizerConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_coefficients(self.coefficient_type, steps=self.backend_steps)
-        check_fractions("muon", momentum=self.momentum, beta1=self.beta1, beta2=self.beta2)
-        check_positive("muon", muon_epsilon=self.muon_epsilon, max_grad_norm=self.max_grad_norm)
+        name = type(self).__name__
+        check_fractions(name, momentum=self.momentum, beta1=self.beta1, beta2=self.beta2)
+        check_positive(name, muon_epsilon=self.muon_epsilon, max_grad_norm=self.max_grad_norm)
 
-    def build(self, num_train_steps: int) -> optax.GradientTransformation:
-        """Build Muon; ``learning_rate`` and ``adam_lr`` are injected."""
-        adam_decay = self.weight_decay if self.adam_weight_decay is None else self.adam_weight_decay
-
-        def groups(learning_rate: Any, adam_lr: Any) -> dict[str, list[optax.GradientTransformation]]:
-            adam = optax.scale_by_adam(self.beta1, self.beta2, self.epsilon)
-            scaling = "kimi" if self.use_kimi_scaling else "shape"
-            return {
-                "muon": [*self.direction(scaling), *decay_and_rate(self, learning_rate, self.weight_decay)],
-                "adam": [adam, *decay_and_rate(self, adam_lr, adam_decay)],
-            }
-
-        return grouped(
-            self,
-            num_train_steps,
-            groups,
-            lambda kind: "muon" if kind is Kind.MATRIX else "adam",
-            adam_lr=self.adam_lr,
-            max_grad_norm=self.max_grad_norm,
-            clip_scope=self.clip_scope,
-            adam_modules=self.adam_modules,
-        )
-
-    def direction(self, scaling: str | None) -> list[optax.GradientTransformation]:
-        """Momentum, then the orthogonal factor."""
+    def direction(self, scaling: str | None) -> list[Transform]:
+        """Momentum, then the orthogonal factor times the scale of that name; see :func:`orthogonalise`."""
         orthogonal = orthogonalise(
             steps=self.backend_steps,
             eps=self.muon_epsilon,
@@ -145,6 +115,65 @@ class MuonConfig(OptimizerConfig):
             dtype=self.newton_schulz_dtype,
         )
         return [optax.trace(self.momentum, nesterov=self.nesterov), orthogonal]
+
+    def adam(self) -> Transform:
+        """Adam's direction for everything else."""
+        return optax.scale_by_adam(self.beta1, self.beta2, self.epsilon)
+
+    def by_kind(
+        self,
+        num_train_steps: int,
+        groups: Callable[[Any, Any], Mapping[str, list[Transform]]],
+        names: Mapping[Kind, str],
+    ) -> Transform:
+        """:func:`~levanter.optim.composition.grouped` with this configuration's clip and second rate.
+
+        Args:
+            num_train_steps: Steps in the run.
+            groups: ``groups(learning_rate, adam_lr)`` gives each group's transforms, rates included.
+            names: Group of a kind of parameter; ``adam`` for those that are not there.
+        """
+        return grouped(
+            self,
+            num_train_steps,
+            groups,
+            lambda kind: names.get(kind, "adam"),
+            adam_lr=self.adam_lr,
+            max_grad_norm=self.max_grad_norm,
+            clip_scope=self.clip_scope,
+            adam_modules=self.adam_modules,
+        )
+
+
+@OptimizerConfig.register_subclass("muon")
+@dataclass(frozen=True)
+class MuonConfig(OrthogonalMomentumConfig):
+    """Muon with AdamW for what is no matrix; see the module for the formula.
+
+    Attributes:
+        use_kimi_scaling: Scale updates to AdamW's root mean square.
+        adam_weight_decay: Decay under AdamW; None takes ``weight_decay``.
+
+    Example:
+        >>> MuonConfig(learning_rate=2e-2).build(100) is not None
+        True
+    """
+
+    use_kimi_scaling: bool = False
+    adam_weight_decay: float | None = None
+
+    def build(self, num_train_steps: int) -> Transform:
+        """Build Muon; ``learning_rate`` and ``adam_lr`` are injected."""
+        adam_decay = self.weight_decay if self.adam_weight_decay is None else self.adam_weight_decay
+        scaling = "kimi" if self.use_kimi_scaling else "shape"
+
+        def groups(learning_rate: Any, adam_lr: Any) -> dict[str, list[Transform]]:
+            return {
+                "muon": [*self.direction(scaling), *decay_and_rate(self, learning_rate, self.weight_decay)],
+                "adam": [self.adam(), *decay_and_rate(self, adam_lr, adam_decay)],
+            }
+
+        return self.by_kind(num_train_steps, groups, {Kind.MATRIX: "muon"})
 
 
 @OptimizerConfig.register_subclass("grug_muon")
