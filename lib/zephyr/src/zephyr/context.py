@@ -1,14 +1,17 @@
 """Running pipelines: `ZephyrContext` plans a Dataset, runs its tasks, and brings back the results.
 
 The driver, which is this process, holds the coordinator; workers are fray actors in processes of their own. As a
-context manager a ZephyrContext keeps one pool of workers for all executions inside its block. With `inline=True` (or
-`max_workers=0`) everything happens in the calling process: the same plan, coordinator and files, without processes.
+context manager a ZephyrContext keeps one pool of workers for all executions inside its block, and `execution_scope`
+lends it to contexts that others build. With `inline=True` (or `max_workers=0`) everything happens in the calling
+process: the same plan, coordinator and files, without processes.
 """
 
 import os
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Self
@@ -39,6 +42,18 @@ from zephyr.worker import PLAN_FILE
 from zephyr.worker_context import write_shared
 
 _BUFFER_SHARE = 4
+_MUST_MATCH = (
+    "device",
+    "preemptible",
+    "regions",
+    "zone",
+    "target_cluster",
+    "replicas",
+    "device_alternatives",
+    "image",
+)
+
+_scope: ContextVar["ZephyrContext | None"] = ContextVar("zephyr_scope", default=None)
 
 
 @dataclass(frozen=True)
@@ -71,7 +86,8 @@ class ZephyrContext:
         policy: Failure limits.
         clock: Source of time.
     Raises:
-        DatasetError: a number of workers below zero, or a remote chunk_storage_prefix.
+        DatasetError: a number of workers below zero, a remote chunk_storage_prefix, or in an `execution_scope`
+            resources that the scope's workers do not have.
     Example:
         >>> from zephyr import Dataset, ZephyrContext
         >>> with ZephyrContext(inline=True) as ctx:
@@ -93,6 +109,16 @@ class ZephyrContext:
         policy: Policy = Policy(),
         clock: Clock | None = None,
     ) -> None:
+        self._host = host = _scope.get()
+        if host is not None:
+            max_workers, inline, client, policy = host.max_workers, False, host._client, host.policy
+            enforce_memory = host.enforce_memory
+            chunk_storage_prefix = chunk_storage_prefix or host.scratch
+            if resources is None:
+                resources = host.resources
+                task_memory = host.memory_bytes if task_memory is None else task_memory
+            else:
+                _check_fits(resources, host.resources)
         if max_workers is None:
             max_workers = _env.max_workers()
         if max_workers is None:
@@ -116,14 +142,14 @@ class ZephyrContext:
         self.clock = clock or SystemClock()
         self._client = client
         self._pool: WorkerPool | None = None
-        self._keep_pool = False
+        self._keepers = 0
         self._closed = False
         self._lock = threading.RLock()
         self._shared: dict[str, bytes] = {}
 
     def __enter__(self) -> Self:
         self._check_open()
-        self._keep_pool = True
+        self._keepers += 1
         return self
 
     def __exit__(
@@ -136,6 +162,43 @@ class ZephyrContext:
         with self._lock:
             self._closed = True
             self._end_pool()
+
+    @contextmanager
+    def execution_scope(self) -> Iterator[Self]:
+        """Let contexts that are built in the block run on this one's workers.
+
+        Such a context has data (`put`) and a name of its own, and its `resources` say what a task of it needs: they
+        must fit a worker of this pool, which a task has to itself. Workers, client, policy and memory enforcement are this
+        one's, whatever it asked for. Executions on one pool run one after another. Closing such a context leaves the
+        pool alone; it cannot be used once this one is closed.
+
+        Scopes nest: the innermost counts, and the scope of a context that runs on another's pool is one of that pool.
+        A thread of your own does not inherit it: run the thread in `contextvars.copy_context()`. The pool is kept
+        until the block ends, or the `with` block of this context.
+
+        Raises:
+            ContextClosedError: the context is closed.
+        Example:
+            >>> from zephyr import Dataset, ZephyrContext
+            >>> def library(numbers):  # knows nothing of a pool
+            ...     return ZephyrContext().execute(Dataset.from_list(numbers).map(lambda n: 2 * n)).results
+            >>> with ZephyrContext(inline=True).execution_scope():
+            ...     library([1, 2])
+            [2, 4]
+        """
+        self._check_open()
+        home = self._home
+        with home._lock:
+            home._keepers += 1
+        token = _scope.set(home)
+        try:
+            yield self
+        finally:
+            _scope.reset(token)
+            with home._lock:
+                home._keepers -= 1
+                if not home._keepers:
+                    home._end_pool()
 
     def put(self, name: str, value: Any) -> None:
         """Share an object with the functions of executions that begin later; `zephyr.worker_context` reads it.
@@ -179,7 +242,7 @@ class ZephyrContext:
         quarantine: Quarantine | None = None,
         run_page: str | None = None,
     ) -> ZephyrExecutionResult:
-        """Run a data set to its end. Executions of one context run one after another.
+        """Run a data set to its end. Executions on one pool, as those of one context, run one after another.
 
         Args:
             dataset: What to run.
@@ -196,7 +259,8 @@ class ZephyrContext:
         plan = self.plan(dataset)
         if dry_run:
             return ZephyrExecutionResult()
-        with self._lock:
+        with self._home._lock:
+            self._check_open()  # another thread may have closed it while this one waited
             return self._execute(plan, quarantine, run_page)
 
     def _execute(self, plan: Plan, quarantine: Quarantine | None, run_page: str | None) -> ZephyrExecutionResult:
@@ -219,7 +283,7 @@ class ZephyrContext:
             os.getcwd(),
             proof.written,
             quarantine,
-            parse_bytes(self.resources.ram) if self.enforce_memory else None,
+            parse_bytes(self._home.resources.ram) if self.enforce_memory else None,
         )
         try:
             _write_scratch(settings.folder, lambda: write_shared(settings.folder, self._shared))
@@ -237,10 +301,11 @@ class ZephyrContext:
             executor: InlineExecutor | WorkerPool = InlineExecutor(plan, settings)
         else:
             _write_plan(settings.folder, plan)
-            executor = self._open_pool(num_tasks)
+            executor = self._home._open_pool(num_tasks)
             executor.begin(execution, settings)
         # Only a pool that ends with the execution lets workers go before its end.
-        policy = replace(self.policy, drain=False) if self._keep_pool or self.max_workers == 0 else self.policy
+        keep = self._home._keepers > 0
+        policy = replace(self.policy, drain=False) if keep or self.max_workers == 0 else self.policy
         driver = Driver(plan, execution, executor, settings, policy=policy, clock=self.clock, name=self.name)
         failure: BaseException | None = None
         try:
@@ -249,8 +314,8 @@ class ZephyrContext:
             failure = error
             raise
         finally:
-            if not self._keep_pool:
-                self._end_pool()
+            if not keep:
+                self._home._end_pool()
             for path in driver.published:
                 if path in proof.lineage:
                     write_note(path, proof.lineage[path])
@@ -275,7 +340,7 @@ class ZephyrContext:
 
     def _open_pool(self, num_tasks: int) -> WorkerPool:
         if self._pool is None:
-            size = self.max_workers if self._keep_pool else min(self.max_workers, num_tasks)
+            size = self.max_workers if self._keepers else min(self.max_workers, num_tasks)
             client = self._client or fray.current_client()
             name = f"zephyr-{self.name or 'pool'}"
             self._pool = WorkerPool(client, size, name=name, resources=self.resources)
@@ -287,8 +352,29 @@ class ZephyrContext:
             self._pool = None
 
     def _check_open(self) -> None:
-        if self._closed:
-            raise ContextClosedError(self.name)
+        for context in (self, self._home):
+            if context._closed:
+                raise ContextClosedError(context.name)
+
+    @property
+    def _home(self) -> "ZephyrContext":
+        """The context whose pool this one runs on."""
+        return self._host or self
+
+
+def _check_fits(wanted: ResourceConfig, worker: ResourceConfig) -> None:
+    for name in _MUST_MATCH:
+        if getattr(wanted, name) != getattr(worker, name):
+            raise DatasetError(
+                f"cannot run in this scope: {name}={getattr(wanted, name)!r} must match the worker pool; expected "
+                f"{getattr(worker, name)!r}. Build the context outside of the scope for a pool of its own."
+            )
+    over = [name for name in ("ram", "disk") if parse_bytes(getattr(wanted, name)) > parse_bytes(getattr(worker, name))]
+    for name in ["cpu"] * (wanted.cpu > worker.cpu) + over:
+        raise DatasetError(
+            f"cannot run in this scope: resources exceed one Zephyr worker, {name}={getattr(wanted, name)!r}; expected "
+            f"at most {getattr(worker, name)!r}. Ask for less, or give the scope's context larger workers."
+        )
 
 
 def _write_plan(folder: str, plan: Plan) -> None:
