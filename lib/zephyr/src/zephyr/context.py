@@ -168,9 +168,9 @@ class ZephyrContext:
         """Let contexts that are built in the block run on this one's workers.
 
         Such a context has data (`put`) and a name of its own, and its `resources` say what a task of it needs: they
-        must fit a worker of this pool, which a task has to itself. Workers, client, policy and memory enforcement are this
-        one's, whatever it asked for. Executions on one pool run one after another. Closing such a context leaves the
-        pool alone; it cannot be used once this one is closed.
+        must fit a worker of this pool, which a task has to itself. Workers, client, policy and memory enforcement are
+        this one's, whatever it asked for. Executions on one pool run one after another. Closing such a context leaves
+        the pool alone; it cannot be used once this one is closed.
 
         Scopes nest: the innermost counts, and the scope of a context that runs on another's pool is one of that pool.
         A thread of your own does not inherit it: run the thread in `contextvars.copy_context()`. The pool is kept
