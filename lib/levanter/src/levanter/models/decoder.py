@@ -40,6 +40,7 @@ from levanter.models.layer_types import LayerType, plan_layers
 from levanter.models.lm_model import HfLmConfig, HfLmModel
 from levanter.models.mlp import GatedMlpSpec, MlpAux
 from levanter.sharding import constrain
+from levanter.tree_paths import is_named
 
 
 @dataclass(frozen=True)
@@ -441,13 +442,11 @@ class DecoderLMHeadModel(HfLmModel):
         Vocab = Axis("vocab", new_size)
         fresh = DecoderEmbedding.init(Vocab, self.config, key=ke).token_embeddings
         table = _splice(fresh.weight, self.embeddings.token_embeddings.weight, 0)
-        embeddings = eqx.tree_at(lambda e: e.token_embeddings.weight, self.embeddings, table, is_leaf=_is_named)
+        embeddings = eqx.tree_at(lambda e: e.token_embeddings.weight, self.embeddings, table, is_leaf=is_named)
         head = self.lm_head
         if head is not None:
             new_head = self.config.init_spec().linear(self.config.Embed, Vocab, key=kh, use_bias=False)
-            head = eqx.tree_at(
-                lambda h: h.weight, new_head, _splice(new_head.weight, head.weight, 1), is_leaf=_is_named
-            )
+            head = eqx.tree_at(lambda h: h.weight, new_head, _splice(new_head.weight, head.weight, 1), is_leaf=is_named)
         return DecoderLMHeadModel(embeddings, self.transformer, head, self.config)
 
 
@@ -466,7 +465,3 @@ def _splice(new: NamedArray, old: NamedArray, axis: int) -> NamedArray:
     keep = min(new.array.shape[axis], old.array.shape[axis])
     index = (slice(None),) * axis + (slice(0, keep),)
     return NamedArray(new.array.at[index].set(old.array[index].astype(new.array.dtype)), new.axes)
-
-
-def _is_named(node: Any) -> bool:
-    return isinstance(node, NamedArray)
