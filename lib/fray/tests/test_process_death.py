@@ -200,10 +200,12 @@ if __name__ == "__main__":
 
 
 def nested_driver() -> str:
-    # The inner job's output goes to the inner client's log; let it travel up by printing what the logger gets.
+    # The inner job's output goes to the inner client's log; let it travel up by printing what the logger gets. An
+    # unbuffered interpreter writes a line word by word, so the log may hold the beginning of one.
     return DRIVER.replace(
         '    report_and_wait("outer")',
-        "    while not inner.logs():\n        time.sleep(0.01)\n    print(*inner.logs(), flush=True)\n"
+        "    while len(' '.join(inner.logs()).split()) < 3:\n        time.sleep(0.01)\n"
+        "    print(*inner.logs(), flush=True)\n"
         '    report_and_wait("outer")',
     )
 
