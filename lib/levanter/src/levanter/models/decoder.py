@@ -30,14 +30,14 @@ from haliax import Axis, NamedArray
 from levanter.errors import ConfigError, ModelShapeError
 from levanter.flops import check_convention
 from levanter.layers.attention import AttentionBackend, AttentionSettings
-from levanter.layers.attention_mask import POSITION, AttentionMask
+from levanter.layers.attention_mask import AttentionMask
 from levanter.layers.linear import InitSpec, LoraLinear, apply_linear
 from levanter.layers.normalization import Norm, NormSpec, apply_norm
 from levanter.layers.rotary import DefaultRotaryConfig, RotaryConfig
 from levanter.layers.stacked import Stacked, check_remat
 from levanter.models.block import Block, BlockSpec, LayerInputs
 from levanter.models.layer_types import LayerType, plan_layers
-from levanter.models.lm_model import HfLmConfig, HfLmModel
+from levanter.models.lm_model import HfLmConfig, HfLmModel, batched_ids
 from levanter.models.mlp import GatedMlpSpec, MlpAux
 from levanter.sharding import constrain
 from levanter.tree_paths import is_named
@@ -363,13 +363,6 @@ class DecoderLMHeadModel(HfLmModel):
         """The vocabulary axis."""
         return Axis("vocab", self.embeddings.token_embeddings.weight.array.shape[0])
 
-    def __call__(
-        self, input_ids: NamedArray, attn_mask: AttentionMask | None = None, *, pos_ids: NamedArray | None = None
-    ) -> NamedArray:
-        """Logits, axes ``{batch..., position, vocab}``; for training use the loss, which never holds them all."""
-        hidden = self.activations(input_ids, attn_mask, pos_ids=pos_ids)
-        return NamedArray(self.logits(hidden.array), (*hidden.axes[:-1], self.Vocab))
-
     def logits(self, hidden: jax.Array) -> jax.Array:
         """Logits ``[..., V]`` of normed hidden states ``[..., E]``, capped where the family caps."""
         if isinstance(self.lm_head, LoraLinear):
@@ -380,12 +373,6 @@ class DecoderLMHeadModel(HfLmModel):
             logits = jax.lax.dot_general(hidden, head, (((hidden.ndim - 1,), (contract,)), ((), ())))
         cap = self.config.final_logits_cap
         return logits if cap is None else cap * jnp.tanh(logits / cap)
-
-    def activations(
-        self, input_ids: NamedArray, attn_mask: AttentionMask | None = None, *, pos_ids: NamedArray | None = None
-    ) -> NamedArray:
-        """Hidden states after the last norm; see :meth:`activations_with_aux`."""
-        return self.activations_with_aux(input_ids, attn_mask, pos_ids=pos_ids)[0]
 
     def activations_with_aux(
         self, input_ids: NamedArray, attn_mask: AttentionMask | None = None, *, pos_ids: NamedArray | None = None
@@ -404,12 +391,7 @@ class DecoderLMHeadModel(HfLmModel):
         Raises:
             ModelShapeError: the axes are not those, or the sequence is longer than the position table.
         """
-        names = [axis.name for axis in input_ids.axes]
-        if not names or names[-1] != POSITION or len(names) > 2:
-            raise ModelShapeError(
-                f"bad input_ids: axes={names}; expected (position) or (batch, position).", name="input_ids"
-            )
-        ids = input_ids.array if len(names) == 2 else input_ids.array[None]
+        ids = batched_ids(input_ids)
         if self.config.learned_positions and ids.shape[1] > self.config.max_seq_len:
             raise ModelShapeError(
                 f"sequence too long: position={ids.shape[1]}, max_seq_len={self.config.max_seq_len}; expected at most "
@@ -420,7 +402,7 @@ class DecoderLMHeadModel(HfLmModel):
         positions = jnp.arange(ids.shape[1]) if pos_ids is None else pos_ids.array
         x = constrain(self.embeddings(ids, positions), "batch", "position", None)
         hidden, aux = self.transformer(x, mask, positions)
-        return NamedArray(hidden if len(names) == 2 else hidden[0], (*input_ids.axes, self.config.Embed)), aux
+        return NamedArray(hidden if input_ids.array.ndim == 2 else hidden[0], (*input_ids.axes, self.config.Embed)), aux
 
     def get_lm_head(self) -> NamedArray:
         """The head: ``(embed, vocab)``, or the ``(vocab, embed)`` table when tied."""

@@ -18,17 +18,16 @@ import jax
 import jax.numpy as jnp
 from haliax import Axis, NamedArray
 
-from levanter.errors import ModelShapeError
 from levanter.grug import model as grug
 from levanter.grug.router import report
-from levanter.layers.attention_mask import POSITION, AttentionMask
+from levanter.layers.attention_mask import AttentionMask
 from levanter.layers.linear import InitSpec
 from levanter.layers.normalization import NormSpec, RmsNorm
 from levanter.layers.rotary import DefaultRotaryConfig
 from levanter.layers.stacked import RematPolicy, Stacked
 from levanter.metrics import Metric, Reduction
 from levanter.models.layer_types import LayerType, plan_layers
-from levanter.models.lm_model import HfLmConfig, HfLmModel
+from levanter.models.lm_model import HfLmConfig, HfLmModel, batched_ids
 from levanter.sharding import constrain
 from levanter.trainable import BUFFER_PREFIX, Buffer
 
@@ -280,18 +279,9 @@ class GrugMoeLMHeadModel(HfLmModel):
         """The vocabulary axis."""
         return Axis("vocab", self.embeddings.token_embeddings.weight.array.shape[0])
 
-    def __call__(
-        self, input_ids: NamedArray, attn_mask: AttentionMask | None = None, *, pos_ids: NamedArray | None = None
-    ) -> NamedArray:
-        """Logits, axes ``{batch..., position, vocab}``; for training use the loss, which never holds them all."""
-        hidden = self.activations(input_ids, attn_mask, pos_ids=pos_ids)
-        return NamedArray(hidden.array @ self.lm_head.weight.array, (*hidden.axes[:-1], self.Vocab))
-
-    def activations(
-        self, input_ids: NamedArray, attn_mask: AttentionMask | None = None, *, pos_ids: NamedArray | None = None
-    ) -> NamedArray:
-        """Hidden states after the last norm; see :meth:`activations_with_aux`."""
-        return self.activations_with_aux(input_ids, attn_mask, pos_ids=pos_ids)[0]
+    def logits(self, hidden: jax.Array) -> jax.Array:
+        """Logits ``[..., V]`` of normed hidden states ``[..., E]``."""
+        return hidden @ self.lm_head.weight.array
 
     def activations_with_aux(
         self, input_ids: NamedArray, attn_mask: AttentionMask | None = None, *, pos_ids: NamedArray | None = None
@@ -311,13 +301,8 @@ class GrugMoeLMHeadModel(HfLmModel):
         Raises:
             ModelShapeError: the axes are not those.
         """
-        names = [axis.name for axis in input_ids.axes]
-        if not names or names[-1] != POSITION or len(names) > 2:
-            raise ModelShapeError(
-                f"bad input_ids: axes={names}; expected (position) or (batch, position).", name="input_ids"
-            )
         c = self.spec
-        ids_BP = input_ids.array if len(names) == 2 else input_ids.array[None]
+        ids_BP = batched_ids(input_ids)
         mask = AttentionMask.causal() if attn_mask is None else attn_mask
         valid_BP = None
         if mask.segment_ids is not None:
@@ -335,7 +320,7 @@ class GrugMoeLMHeadModel(HfLmModel):
         x = constrain(grug.gated_norm(self.embeddings.norm.raw(), x, c.norm_eps), "batch", "position", None)
         x, aux = self.transformer.layers.scan(layer, x, (xs, self.router_bias.value.array))
         x = grug.gated_norm(self.transformer.norm.raw(), x, c.norm_eps)
-        hidden = x if len(names) == 2 else x[0]
+        hidden = x if input_ids.array.ndim == 2 else x[0]
         return NamedArray(hidden, (*input_ids.axes, Axis("embed", c.hidden_dim))), aux
 
     def router_losses(self, aux: dict[str, jax.Array], mass: jax.Array) -> tuple[jax.Array, dict[str, Metric]]:

@@ -14,7 +14,8 @@ import jax
 from draccus import PluginRegistry
 from haliax import Axis, NamedArray
 
-from levanter.layers.attention_mask import AttentionMask
+from levanter.errors import ModelShapeError
+from levanter.layers.attention_mask import POSITION, AttentionMask
 from levanter.metrics import Metric
 from levanter.models.moe import router_losses
 from levanter.models.state_dict import TensorSlot
@@ -126,6 +127,29 @@ class HfLmConfig(LmConfig):
 class HfLmModel(LmHeadModel):
     """A language model with a Hugging Face folder."""
 
+    def __call__(
+        self, input_ids: NamedArray, attn_mask: AttentionMask | None = None, *, pos_ids: NamedArray | None = None
+    ) -> NamedArray:
+        """Logits, axes ``{batch..., position, vocab}``; for training use the loss, which never holds them all."""
+        hidden = self.activations(input_ids, attn_mask, pos_ids=pos_ids)
+        return NamedArray(self.logits(hidden.array), (*hidden.axes[:-1], self.Vocab))
+
+    @abc.abstractmethod
+    def logits(self, hidden: jax.Array) -> jax.Array:
+        """Logits ``[..., V]`` of normed hidden states ``[..., E]``."""
+
+    def activations(
+        self, input_ids: NamedArray, attn_mask: AttentionMask | None = None, *, pos_ids: NamedArray | None = None
+    ) -> NamedArray:
+        """Hidden states after the last norm; see :meth:`activations_with_aux`."""
+        return self.activations_with_aux(input_ids, attn_mask, pos_ids=pos_ids)[0]
+
+    @abc.abstractmethod
+    def activations_with_aux(
+        self, input_ids: NamedArray, attn_mask: AttentionMask | None = None, *, pos_ids: NamedArray | None = None
+    ) -> tuple[NamedArray, dict[str, jax.Array]]:
+        """Hidden states after the last norm, and what the layers report."""
+
     @property
     @abc.abstractmethod
     def hf_config(self) -> HfLmConfig:
@@ -134,6 +158,23 @@ class HfLmModel(LmHeadModel):
     @abc.abstractmethod
     def resize_vocab(self, new_size: int, *, key: jax.Array) -> Self:
         """Grow or shrink the vocabulary; new rows start like a fresh model's."""
+
+
+def batched_ids(input_ids: NamedArray) -> jax.Array:
+    """Token ids as ``[B, P]``.
+
+    Args:
+        input_ids: Axes ``(position)``, which is a batch of one, or ``(batch, position)``.
+
+    Raises:
+        ModelShapeError: the axes are not those.
+    """
+    names = [axis.name for axis in input_ids.axes]
+    if not names or names[-1] != POSITION or len(names) > 2:
+        raise ModelShapeError(
+            f"bad input_ids: axes={names}; expected (position) or (batch, position).", name="input_ids"
+        )
+    return input_ids.array if len(names) == 2 else input_ids.array[None]
 
 
 def count_parameters(model: Any) -> int:
